@@ -1,0 +1,1 @@
+"""The sample world needs no hooks of its own; its command builds worlds and tasks."""

@@ -1,0 +1,1 @@
+"""Reward terms; which of them are on is set in ``apex.rewards``."""
