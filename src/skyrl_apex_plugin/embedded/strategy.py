@@ -1,0 +1,157 @@
+"""SkyRL's FSDP workers on a CPU: the redirections, and the transfer to the CPU engine.
+
+Everything that differs from a GPU run is in :func:`redirect_cuda_to_cpu` and
+:class:`GlooTransferStrategy`. They act only inside the actor processes of the three worker
+classes below; the models, losses, optimizer steps, weight extraction and checkpoints are SkyRL's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Iterable, Iterator
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import ray
+import torch
+import torch.distributed as dist
+
+from . import bert_padding
+
+bert_padding.lend()
+
+from skyrl.backends.skyrl_train import weight_sync  # noqa: E402
+from skyrl.backends.skyrl_train.distributed import fsdp_utils  # noqa: E402
+from skyrl.backends.skyrl_train.weight_sync import (  # noqa: E402
+    BroadcastInitInfo,
+    BroadcastTransferStrategy,
+    BroadcastWeightTransferSender,
+    WeightChunk,
+)
+from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import (  # noqa: E402
+    FSDPCriticWorkerBase,
+    FSDPPolicyWorkerBase,
+    FSDPRefWorkerBase,
+)
+
+from .transfer import TransferGroup  # noqa: E402
+
+if TYPE_CHECKING:
+    from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import (
+        RemoteInferenceClient,
+    )
+
+CPU = torch.device("cpu")
+
+
+def redirect_cuda_to_cpu() -> None:
+    """Make the calls that SkyRL's FSDP path addresses to CUDA reach the CPU, in this process.
+
+    Each redirection is a function of its own: torch 2.13 refuses one object in two places.
+    """
+    torch.cuda.is_available = lambda: False
+    torch.cuda.current_device = lambda: CPU  # type: ignore[assignment, return-value]
+    torch.cuda.set_device = lambda device: None
+    torch.cuda.synchronize = lambda device=None: None  # type: ignore[misc]
+    torch.cuda.empty_cache = lambda: None
+    torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign, assignment]
+    dist.init_process_group = _on_gloo(dist.init_process_group)
+    mesh = _on_cpu_mesh(dist.device_mesh.init_device_mesh)
+    dist.device_mesh.init_device_mesh = mesh
+    fsdp_utils.init_device_mesh = mesh
+    weight_sync.get_transfer_strategy_cls = lambda *args, **kwargs: GlooTransferStrategy
+    # autocast("cuda") switches itself off without CUDA, which is what fp32 wants; it says so
+    # once for each micro batch.
+    warnings.filterwarnings("ignore", message=".*device_type of 'cuda'.*")
+
+
+def _on_gloo(init_process_group: Any) -> Any:
+    @wraps(init_process_group)
+    def on_gloo(backend: str | None = None, **kwargs: Any) -> None:
+        init_process_group(backend="gloo", **kwargs)
+
+    return on_gloo
+
+
+def _on_cpu_mesh(init_device_mesh: Any) -> Any:
+    @wraps(init_device_mesh)
+    def on_cpu(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        return init_device_mesh("cpu", *args, **kwargs)
+
+    return on_cpu
+
+
+class GlooTransferStrategy(BroadcastTransferStrategy):
+    """SkyRL's broadcast strategy with gloo in place of vllm's NCCL engine."""
+
+    @staticmethod
+    def create_sender(
+        init_info: BroadcastInitInfo, inference_client: RemoteInferenceClient
+    ) -> GlooWeightTransferSender:
+        """Join the group as rank 0; SkyRL has the engines join at the same time."""
+        group = None
+        if dist.get_rank() == 0:
+            group = TransferGroup(
+                address=init_info.master_addr,
+                port=init_info.master_port,
+                rank=0,
+                world_size=init_info.world_size,
+            )
+        return GlooWeightTransferSender(init_info, group, inference_client)
+
+
+class GlooWeightTransferSender(BroadcastWeightTransferSender):
+    """Announces the update over HTTP and broadcasts the tensors meanwhile, as SkyRL's does."""
+
+    async def send_chunks(
+        self,
+        chunks: Iterable[WeightChunk],
+        weight_metadata: dict[str, list[Any]] | None = None,
+    ) -> None:
+        """Send what SkyRL's extractor yields. Called on every rank: gathering is collective."""
+        if weight_metadata is None:
+            raise ValueError("weight_metadata is required: the engine must know what follows")
+
+        def tensors() -> Iterator[torch.Tensor]:
+            for chunk in chunks:
+                yield from chunk.tensors
+
+        if dist.get_rank() == 0:
+            await self._inference_client.start_weight_update(is_checkpoint_format=True)
+            received = asyncio.create_task(
+                self._inference_client.update_weights_nccl(weight_metadata)
+            )
+            await asyncio.to_thread(self._model_update_group.send, tensors())
+            await received
+            await self._inference_client.finish_weight_update()
+        else:
+            for _ in tensors():
+                pass
+        dist.barrier()
+
+    def teardown(self) -> None:
+        self._model_update_group = None
+
+
+class CpuPolicyWorker(FSDPPolicyWorkerBase):
+    def __init__(self, **kwargs: Any) -> None:
+        redirect_cuda_to_cpu()
+        super().__init__(**kwargs)
+
+
+class CpuCriticWorker(FSDPCriticWorkerBase):
+    def __init__(self, **kwargs: Any) -> None:
+        redirect_cuda_to_cpu()
+        super().__init__(**kwargs)
+
+
+class CpuRefWorker(FSDPRefWorkerBase):
+    def __init__(self, **kwargs: Any) -> None:
+        redirect_cuda_to_cpu()
+        super().__init__(**kwargs)
+
+
+PolicyWorker = ray.remote(num_gpus=1)(CpuPolicyWorker)
+CriticWorker = ray.remote(num_gpus=1)(CpuCriticWorker)
+RefWorker = ray.remote(num_gpus=1)(CpuRefWorker)
