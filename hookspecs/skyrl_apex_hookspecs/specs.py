@@ -77,6 +77,17 @@ def apex_register_samplers(register: Register) -> None:
 
 
 @hookspec
+def apex_register_rewards(register: Register) -> None:
+    """Register configurable reward terms (:class:`~skyrl_apex_hookspecs.RewardRule` classes).
+
+    A name under ``apex.rewards.terms`` is looked up here and built with the keyword arguments
+    that stand there. Called once in each process, before the first name is looked up.
+
+    :param register: see :class:`Register`.
+    """
+
+
+@hookspec
 def apex_reward_terms(trajectory: Trajectory) -> RewardTerm | Sequence[RewardTerm] | None:
     """Give additive reward terms for a graded trajectory.
 

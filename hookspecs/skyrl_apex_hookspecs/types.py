@@ -320,6 +320,17 @@ class Grader(Protocol):
     async def grade(self, trial: FinishedTrial) -> Verdict: ...
 
 
+@runtime_checkable
+class RewardRule(Protocol):
+    """A configurable reward term. Named by a key of ``apex.rewards.terms``.
+
+    Built once in each process with that key's value as keyword arguments, so it may keep state
+    from one trajectory to the next. Called like ``apex_reward_terms``; synchronous.
+    """
+
+    def __call__(self, trajectory: Trajectory) -> RewardTerm | Sequence[RewardTerm] | None: ...
+
+
 class ApexError(Exception):
     """Base of the errors that carry an outcome."""
 

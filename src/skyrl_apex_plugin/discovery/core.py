@@ -15,7 +15,7 @@ def apex_register_graders(register: Register) -> None:
     register(
         "exact",
         "skyrl_apex_plugin.grading.exact:ExactGrader",
-        summary="programmatic checks of tests/verifiers.json on the host",
+        summary="programmatic checks of the answer and of files: tests/exact.json",
     )
 
 

@@ -167,8 +167,10 @@ def classify_failure(ended: EndedTrial) -> Failure | None:
     return None
 
 
-def reward_terms(trajectory: Trajectory) -> tuple[RewardTerm, ...]:
-    """Every plugin's reward terms, in plugin order.
+def reward_terms(
+    trajectory: Trajectory, configured: Sequence[Implementation] = ()
+) -> tuple[RewardTerm, ...]:
+    """Every configured reward term in the order given, then every plugin's, in plugin order.
 
     :raises VerifierError: a plugin raised, gave something that is no ``RewardTerm``, a name that
         is taken, a value that is not finite, or a per-token reward that does not fit.
@@ -176,7 +178,7 @@ def reward_terms(trajectory: Trajectory) -> tuple[RewardTerm, ...]:
     terms: list[RewardTerm] = []
     givers: dict[str, str] = {}
     response_length = len(trajectory.tokens) - trajectory.prompt_length
-    for implementation in implementations_of("apex_reward_terms"):
+    for implementation in (*configured, *implementations_of("apex_reward_terms")):
         try:
             for term in _as_terms(_synchronous(implementation.call(trajectory=trajectory))):
                 _check_term(term, response_length)

@@ -8,8 +8,8 @@ from typing import Literal
 from .errors import DuplicateName, PluginError
 from .targets import is_target
 
-Kind = Literal["sandbox", "grader", "sampler"]
-KINDS: tuple[Kind, ...] = ("sandbox", "grader", "sampler")
+Kind = Literal["sandbox", "grader", "sampler", "reward"]
+KINDS: tuple[Kind, ...] = ("sandbox", "grader", "sampler", "reward")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

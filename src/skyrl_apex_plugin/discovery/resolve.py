@@ -17,6 +17,7 @@ REGISTRATION_HOOKS: dict[Kind, str] = {
     "sandbox": "apex_register_sandboxes",
     "grader": "apex_register_graders",
     "sampler": "apex_register_samplers",
+    "reward": "apex_register_rewards",
 }
 
 _lock = RLock()
