@@ -1,0 +1,55 @@
+# `make smoke` trains for a few steps on this machine; `make test` runs what CI runs.
+# Both set everything up from a fresh clone.
+
+SHELL := /bin/sh
+export LITELLM_LOCAL_MODEL_COST_MAP := True
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export APEX_HARBOR26_PYTHON := $(CURDIR)/.venv-harbor26/bin/python
+
+VENV := .venv/.ready
+HARBOR26 := .venv-harbor26/.ready
+WORLD ?= .cache/miniworld
+PYTEST := .venv/bin/python -m pytest
+
+.PHONY: help smoke test test-full lint setup bubblewrap lock clean
+
+help:
+	@echo "make smoke      set up, then train the sample model for a few steps (no GPU needed)"
+	@echo "make test       set up, lint, and run the tests that CI runs"
+	@echo "make test-full  everything: soaks, whole fault sweeps, every version cell"
+	@echo "make lint       ruff, mypy, import-linter"
+	@echo "make setup      only set up"
+	@echo "make lock       renew the pins in constraints/"
+
+$(VENV): pyproject.toml constraints/skyrl-0.3.0.txt scripts/setup.sh
+	scripts/setup.sh main
+
+$(HARBOR26): pyproject.toml constraints/harbor-0.26.0.txt scripts/setup.sh
+	scripts/setup.sh harbor26
+
+bubblewrap:
+	@scripts/setup.sh bubblewrap
+
+setup: bubblewrap $(VENV) $(HARBOR26)
+
+smoke: bubblewrap $(VENV)
+	.venv/bin/skyrl-apex miniworld build $(WORLD)
+	.venv/bin/skyrl-apex train --preset laptop-smoke --tasks $(WORLD)
+
+test: setup lint
+	$(PYTEST) -m "not full" -q
+
+test-full: setup lint
+	$(PYTEST) -q
+
+lint: $(VENV)
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+lock: $(VENV)
+	scripts/lock.sh --upgrade
+
+clean:
+	rm -rf .venv .venv-harbor26 .cache runs jobs dist build

@@ -1,0 +1,96 @@
+#!/bin/sh
+# Builds the two virtual environments of this repository, from nothing but a Python 3.12 or 3.13.
+#
+#   .venv           skyrl 0.3.0 + harbor 0.21.0: training, and almost all tests
+#   .venv-harbor26  harbor 0.26.0, no torch: the tests of the second harbor version
+#
+# Usage: scripts/setup.sh [main] [harbor26] [bubblewrap]   (default: all three)
+# PYTHON=/path/to/python3.12 chooses the interpreter. Safe to run again.
+set -eu
+cd "$(dirname "$0")/.."
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+# A name on PATH proves nothing: pyenv's shims exist and fail. Only a run does.
+runs() {
+    "$1" -c 'import sys; sys.exit(not (3, 12) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1
+}
+
+find_python() {
+    for candidate in ${PYTHON:-} python3.12 python3.13 python3 \
+        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12*/bin/python3.12 \
+        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.13*/bin/python3.13 \
+        /opt/python/*/bin/python3.12 /usr/local/bin/python3.12; do
+        if runs "$candidate"; then
+            # The real path: pip and uv must not go through a shim again.
+            "$candidate" -c 'import os, sys; print(os.path.realpath(sys.executable))'
+            return
+        fi
+    done
+    if command -v uv >/dev/null 2>&1; then
+        found=$(uv python find 3.12 2>/dev/null || { uv python install 3.12 >&2 && uv python find 3.12; }) &&
+            runs "$found" && echo "$found" && return
+    fi
+    return 1
+}
+
+need_python() {
+    [ -n "${python:-}" ] && return
+    python=$(find_python) || die "no Python 3.12 or 3.13 that runs was found. Install one:
+    uv python install 3.12            (with uv: https://docs.astral.sh/uv)
+    apt-get install python3.12-venv   (Ubuntu 24.04)
+    pyenv install 3.12
+  or name one: make PYTHON=/path/to/python3.12 ..."
+    say "Python: $python"
+}
+
+# create FOLDER: an empty environment with uv at hand as $uv.
+create() {
+    folder=$1
+    if [ ! -x "$folder/bin/python" ] || ! runs "$folder/bin/python"; then
+        need_python
+        rm -rf "$folder"
+        "$python" -m venv "$folder" || die "$python cannot make a virtual environment; \
+on Debian and Ubuntu: apt-get install python3-venv"
+    fi
+    if command -v uv >/dev/null 2>&1; then
+        uv=uv
+    else
+        [ -x .venv/bin/uv ] || "$folder/bin/python" -m pip install --quiet --disable-pip-version-check \
+            'uv>=0.8' || die "pip could not fetch uv from the package index"
+        uv=.venv/bin/uv
+        [ -x $uv ] || uv=$folder/bin/uv
+    fi
+}
+
+# install FOLDER CONSTRAINTS REQUIREMENT...
+install() {
+    folder=$1 constraints=$2
+    shift 2
+    create "$folder"
+    say "installing into $folder ($constraints)"
+    "$uv" pip install --quiet --python "$folder/bin/python" --constraint "$constraints" "$@"
+    touch "$folder/.ready"
+}
+
+bubblewrap() {
+    command -v bwrap >/dev/null 2>&1 && return
+    command -v apt-get >/dev/null 2>&1 ||
+        die "bubblewrap (the command bwrap) is missing: install it with this system's package manager"
+    [ "$(id -u)" = 0 ] || die "bubblewrap is missing: sudo apt-get install -y bubblewrap"
+    say "installing bubblewrap"
+    # Debian's index may be absent or stale on a fresh machine; only then is it fetched.
+    apt-get install -y --no-install-recommends bubblewrap >/dev/null 2>&1 ||
+        { apt-get update >/dev/null && apt-get install -y --no-install-recommends bubblewrap >/dev/null; } ||
+        die "bubblewrap is missing and could not be installed: apt-get install -y bubblewrap"
+}
+
+for part in ${*:-bubblewrap main harbor26}; do
+    case $part in
+    bubblewrap) bubblewrap ;;
+    main) install .venv constraints/skyrl-0.3.0.txt --editable '.[train,dev,modal]' ;;
+    harbor26) install .venv-harbor26 constraints/harbor-0.26.0.txt --editable '.[dev,modal]' ;;
+    *) die "unknown part $part" ;;
+    esac
+done
