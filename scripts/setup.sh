@@ -9,6 +9,11 @@
 set -eu
 cd "$(dirname "$0")/.."
 
+# Behind a proxy with a certificate of its own, only the system's store knows it; uv brings others.
+[ ! -e /etc/ssl/certs/ca-certificates.crt ] || export UV_NATIVE_TLS=1 UV_SYSTEM_CERTS=1
+export UV_HTTP_TIMEOUT="${UV_HTTP_TIMEOUT:-300}"
+[ -z "${PIP_INDEX_URL:-}" ] || export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}"
+
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
