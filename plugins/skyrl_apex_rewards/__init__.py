@@ -1,0 +1,1 @@
+"""Ready-made reward terms. Values are added to the score, so penalties are negative."""

@@ -35,8 +35,8 @@ class RewardShaper:
     :param terms: name of a registered reward term (or ``module:Class``) to its keyword arguments.
     :param clip: lowest and highest reward; ``None`` leaves it unbounded.
 
-    Raises ``ValueError`` for bounds that are none, ``TypeError`` naming the term for arguments
-    that do not fit, and ``UnknownName`` for a term that nobody registered.
+    Raises ``ValueError`` naming the key for bounds or arguments that do not fit, and
+    ``UnknownName`` for a term that nobody registered.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ def _configured(name: str, kwargs: Mapping[str, Any] | None) -> Implementation:
     """A configured term as one more implementation of the hook: it is checked like the rest."""
     try:
         term = resolve("reward", name)(**(kwargs or {}))
-    except TypeError as error:
-        raise TypeError(f"apex.rewards.terms.{name}: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"apex.rewards.terms.{name}: {error}") from error
     return Implementation(
         hook="apex_reward_terms",
         plugin=f"apex.rewards.terms.{name}",

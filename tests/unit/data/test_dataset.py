@@ -73,7 +73,7 @@ def test_sources_without_tasks_and_doubled_ids_are_errors(
     with pytest.raises(ValueError, match="no task directory"):
         TaskDataset([tmp_path / "empty"])
     make_task("copy", root=tmp_path / "more", task_id="t1")
-    with pytest.raises(ValueError, match="'t1' is claimed by .*t1 and .*copy"):
+    with pytest.raises(ValueError, match=r"'t1' is claimed by .*t1 and .*copy"):
         TaskDataset([tasks, tmp_path / "more"])
 
 

@@ -89,7 +89,7 @@ async def test_a_fault_is_an_error_and_written(
 
 
 async def test_an_unknown_grader_is_an_error_that_lists_the_known(verify: Verify) -> None:
-    with pytest.raises(VerifierError, match="rubrik.*did you mean 'rubric'"):
+    with pytest.raises(VerifierError, match=r"rubrik.*did you mean 'rubric'"):
         await verify(grader="rubrik")
 
 
