@@ -39,7 +39,8 @@ class Python:
             command, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=environment
         )
         if check and result.returncode != 0:
-            pytest.fail(f"{command} ended with {result.returncode}:\n{result.stdout}{result.stderr}")
+            output = result.stdout + result.stderr
+            pytest.fail(f"{command} ended with {result.returncode}:\n{output}")
         return result
 
     def script(self, name: str) -> Path:

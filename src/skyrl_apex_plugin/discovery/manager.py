@@ -49,10 +49,15 @@ def plugin_manager() -> pluggy.PluginManager:
 
 @cache
 def _load() -> pluggy.PluginManager:
+    return load_plugins(allowed_entry_points())
+
+
+def load_plugins(points: tuple[EntryPoint, ...]) -> pluggy.PluginManager:
+    """A manager with the plugins of ``points``, each imported and checked."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(specs)
     # pluggy calls the plugin that was registered last first.
-    for point in reversed(in_plugin_order(allowed_entry_points())):
+    for point in reversed(in_plugin_order(points)):
         register_plugin(manager, point)
     return manager
 

@@ -8,7 +8,7 @@ from threading import RLock
 from typing import Any
 
 from .entry_points import DISTRIBUTION, install_remedy
-from .errors import BrokenName, PluginError, UnknownName
+from .errors import BrokenName, DiscoveryError, PluginError, UnknownName
 from .hooks import implementations_of
 from .registry import KINDS, Kind, Registration, Registry
 from .targets import is_target, load_target
@@ -65,15 +65,20 @@ def _load(kind: Kind, name: str, target: str, owner: str, extra: str | None) -> 
 
 @cache
 def _registry() -> Registry:
+    return build_registry()
+
+
+def build_registry() -> Registry:
+    """Call every registration hook; raises ``DuplicateName`` or ``PluginError``."""
     registry = Registry()
     for kind in KINDS:
         for implementation in implementations_of(REGISTRATION_HOOKS[kind]):
             owner = implementation.owner
             try:
                 implementation.call(register=_registrar(registry, kind, owner))
-            except PluginError:
+            except DiscoveryError:
                 raise
-            except TypeError as error:
+            except Exception as error:  # a third party's hook may raise anything
                 raise PluginError(f"{owner}: {REGISTRATION_HOOKS[kind]}: {error}") from error
     return registry
 
