@@ -12,7 +12,7 @@ APPS: dict[str, Callable[[World], list[Tool]]] = {
     "files": files.tools,
     "sheets": sheets.tools,
     "mail": mail.tools,
-    "code": code.tools,
+    "shell": code.tools,
     "slides": slides.tools,
 }
 """App name to what makes its tools."""

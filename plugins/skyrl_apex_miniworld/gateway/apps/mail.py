@@ -15,7 +15,7 @@ _FIELDS = ("mails", "from", "subject", "body", "attachments")
 
 
 def tools(world: World) -> list[Tool]:
-    """``mail`` and ``mail_schema``."""
+    """``mailbox`` and ``mailbox_schema``."""
 
     def names() -> list[str]:
         return [name for name in world.files.files(FOLDER) if name.endswith(".eml")]
@@ -38,8 +38,8 @@ def tools(world: World) -> list[Tool]:
         }
 
     return meta_tool(
-        "mail",
-        "Read the mailbox.",
+        "mailbox",
+        "Read mail.",
         {"list": list_mails, "search": search, "read": read},
         (Param("text", "string", required=False), Param("path", "string", required=False)),
         _FIELDS,

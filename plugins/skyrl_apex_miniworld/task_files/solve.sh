@@ -1,0 +1,3 @@
+#!/bin/sh
+mkdir -p /logs/agent
+printf '%s\n' '{answer}' >/logs/agent/answer.txt
