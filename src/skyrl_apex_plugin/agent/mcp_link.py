@@ -19,6 +19,8 @@ from typing import Any
 
 import anyio
 
+from .tls import shared_tls
+
 logger = logging.getLogger(__name__)
 
 INITIALIZE_TIMEOUT_SEC = 10.0
@@ -327,7 +329,7 @@ def _watched_transport(http: ModuleType) -> Any:
 
     class WatchedTransport(http.AsyncHTTPTransport):  # type: ignore[name-defined,misc]
         def __init__(self, exchange_of: Callable[[bytes], Exchange | None]) -> None:
-            super().__init__()
+            super().__init__(verify=shared_tls())
             self._exchange_of = exchange_of
 
         async def handle_async_request(self, request: Any) -> Any:
