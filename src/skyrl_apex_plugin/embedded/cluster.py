@@ -64,7 +64,6 @@ def _worker_environment(cfg: SkyRLTrainConfig) -> dict[str, str]:
     from skyrl.train.utils.utils import prepare_runtime_environment
 
     environment: dict[str, Any] = prepare_runtime_environment(cfg)
-    environment["CUDA_VISIBLE_DEVICES"] = ""
     environment.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
     if not SKYRL_DUMP_INFRA_LOG_TO_STDOUT:
         os.environ["RAY_BACKEND_LOG_LEVEL"] = "fatal"

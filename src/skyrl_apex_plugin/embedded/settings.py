@@ -33,7 +33,6 @@ CPU_SETTINGS: tuple[Setting, ...] = (
     Setting("trainer.placement.colocate_all", False, "the engine is a server of its own"),
     Setting("data.dataloader.num_workers", 0, "two cores: no loader processes"),
     Setting("generator.inference_engine.model_dtype", "float32", "weights are sent in this type"),
-    Setting("generator.inference_engine.run_engines_locally", False, "the engine is external"),
     Setting("generator.inference_engine.num_engines", 1, "one process serves all requests"),
     Setting("generator.inference_engine.tensor_parallel_size", 1, "one process"),
     Setting("generator.inference_engine.data_parallel_size", 1, "one process"),
