@@ -15,12 +15,13 @@ from typing import Any
 import anyio
 from harbor.agents.base import BaseAgent
 from harbor.models.agent.context import AgentContext
+
 from skyrl_apex_hookspecs import ApexError, Outcome, SetupError, Task
 
 from . import atif, harbor_versions
 from .conversation import Conversation, Message
 from .loop import Ending, TurnLoop
-from .record import TOKENS, Recorder, TrialOutcome
+from .record import TOKENS, Recorder, TrialOutcome, read_turns
 from .session import ToolSession
 from .settings import AgentSettings
 from .task import load_task, read_hints
@@ -277,7 +278,7 @@ class ArchipelagoAgent(BaseAgent):
         atif.write_trajectory(
             self._trial_dir,
             atif.build_trajectory(
-                atif.read_turns(self._trial_dir),
+                read_turns(self._trial_dir),
                 agent_name=self.name(),
                 agent_version=self.version(),
                 session_id=self._trial_dir.name,

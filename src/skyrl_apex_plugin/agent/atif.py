@@ -19,8 +19,8 @@ from harbor.models.trajectories import (
     ToolCall,
     Trajectory,
 )
-from skyrl_apex_hookspecs import Turn
 
+from skyrl_apex_hookspecs import Turn
 from skyrl_apex_plugin.files import write_atomic
 
 from .record import TOKENS, read_turns

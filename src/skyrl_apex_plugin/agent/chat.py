@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import httpx
-from skyrl_apex_hookspecs import ContextLengthExceeded, EngineError, ToolCall, Turn
 
+from skyrl_apex_hookspecs import ContextLengthExceeded, EngineError, ToolCall, Turn
 from skyrl_apex_plugin.tito.tools import ToolCatalogue
 
 from . import harbor_versions

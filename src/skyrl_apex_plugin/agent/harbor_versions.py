@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
-Class = TypeVar("Class", bound=type)
+from typing import Any
 
 RUNTIME_KWARGS = frozenset(
     {
@@ -21,7 +19,7 @@ RUNTIME_KWARGS = frozenset(
 """Keyword arguments that some release of harbor hands to every agent."""
 
 
-def declare_capabilities(cls: Class) -> Class:
+def declare_capabilities[Class: type](cls: Class) -> Class:
     """Class decorator: 0.26's capability flags, and 0.21's class variables of the same meaning.
 
     Set after the class is made: 0.26 warns of the old names in a class body.

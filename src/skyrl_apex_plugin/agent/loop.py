@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from skyrl_apex_hookspecs import ContextLengthExceeded, Outcome, Task, Turn, TurnFinished
-
 from skyrl_apex_plugin.discovery import hooks
 
 from .conversation import Conversation, Message, ModelTurn, RequestedCall
@@ -114,9 +113,9 @@ class TurnLoop:
     ) -> tuple[Sequence[RequestedCall], RequestedCall | None]:
         """The calls before a valid final answer, and that answer."""
         for index, call in enumerate(calls):
-            if call.name == self._settings.final_answer_tool and call.error is None:
-                if isinstance(call.arguments.get("answer"), str):
-                    return calls[:index], call
+            named = call.name == self._settings.final_answer_tool and call.error is None
+            if named and isinstance(call.arguments.get("answer"), str):
+                return calls[:index], call
         return calls, None
 
     def _correction(self, turn: ModelTurn) -> str | None:

@@ -28,6 +28,9 @@ PING_TIMEOUT_SEC = 5.0
 ANSWER_GRACE_SEC = 5.0
 """How long an answer may still come after its response stream ended: the library resumes
 streams that carry event IDs, with a second between its two attempts."""
+CONNECTION_CLOSED = -32000
+PARSE_ERROR = -32700
+"""Error codes that ``mcp`` 2.x gives to connection faults of its own."""
 
 
 class CallLost(Exception):
@@ -63,6 +66,7 @@ class Exchange:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     posted: bool = False
     lost: CallLost | None = None
+    settled: bool = False
     grace: asyncio.TimerHandle | None = None
 
     def matches(self, body: Mapping[str, Any]) -> bool:
@@ -73,18 +77,19 @@ class Exchange:
 
     def lose(self, lost: CallLost) -> None:
         """Give up waiting. The first reason stands: later ones are its consequences."""
-        if self.lost is None:
+        if self.lost is None and not self.settled:
             self.lost = lost
             self.scope.cancel()
 
     def lose_later(self, lost: CallLost) -> None:
         """The response stream ended: the answer is being delivered, will be resumed, or is lost."""
-        if self.grace is None:
+        if self.grace is None and not self.settled:
             loop = asyncio.get_running_loop()
             self.grace = loop.call_later(ANSWER_GRACE_SEC, self.lose, lost)
 
     def settle(self) -> None:
         """Nobody waits any more."""
+        self.settled = True
         if self.grace is not None:
             self.grace.cancel()
 
@@ -105,7 +110,7 @@ def library() -> SimpleNamespace:
         connect=functools.partial(streamable_http_client, max_sse_event_size=None)
         if modern
         else streamable_http_client,
-        error=exceptions.MCPError if modern else exceptions.McpError,
+        error=getattr(exceptions, "MCPError" if modern else "McpError"),
         http=importlib.import_module("httpx2" if modern else "httpx"),
     )
 
@@ -230,10 +235,9 @@ class McpLink:
         except lib.error as error:
             if exchange.lost is not None:
                 raise exchange.lost from error
-            if error.error.code == -32700:
+            if error.error.code == PARSE_ERROR:
                 raise UnreadableAnswer(str(error)) from error
-            # 2.x makes an error of its own of a closed connection.
-            if error.error.code == -32000 and "closed" in str(error).lower():
+            if error.error.code == CONNECTION_CLOSED and (exchange.grace or not self.alive):
                 raise CallLost(str(error), may_have_run=exchange.posted) from error
             raise RemoteError(str(error)) from error
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:

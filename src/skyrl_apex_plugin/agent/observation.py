@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from skyrl_apex_hookspecs import Observation, ToolCall
-
 from skyrl_apex_plugin.discovery import hooks
 
 EMPTY = "(the tool returned nothing)"

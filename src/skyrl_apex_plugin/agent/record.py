@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from skyrl_apex_hookspecs import Outcome, Task, Turn
-
 from skyrl_apex_plugin.files import write_atomic
 
 from .conversation import Message, ModelTurn
@@ -232,4 +231,4 @@ def _harbor_limit(trial_dir: Path) -> Outcome | None:
         "AgentTimeoutError": Outcome.AGENT_TIMEOUT,
         "AgentSetupTimeoutError": Outcome.SETUP_ERROR,
     }
-    return limits.get(kind)
+    return limits.get(str(kind))

@@ -71,7 +71,7 @@ class AgentSettings:
     images: bool = False
     """Chat mode: the model takes images."""
     rollout_details: bool = True
-    """Whether harbor's result carries every turn's prompt IDs: it grows with turns times context."""
+    """Whether harbor's result carries every turn's prompt: it grows with turns times context."""
 
     @classmethod
     def from_kwargs(cls, kwargs: Mapping[str, Any]) -> Self:

@@ -44,7 +44,7 @@ def load_task(task_dir: Path) -> Task:
 
 
 def missing_env_keys(task: Task, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of ``task.required_env_keys`` that ``env`` does not hold (an empty value is a value)."""
+    """Required keys that ``env`` does not hold. An empty value is a value."""
     return tuple(key for key in task.required_env_keys if key not in env)
 
 

@@ -18,7 +18,6 @@ from skyrl_apex_hookspecs import (
     ToolCall,
     Turn,
 )
-
 from skyrl_apex_plugin.tito.ledger import TokenLedger
 from skyrl_apex_plugin.tito.renderer import Renderer, load_renderer
 from skyrl_apex_plugin.tito.tokenizer import load_tokenizer

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
-from skyrl_apex_hookspecs import ToolCall
 
+from skyrl_apex_hookspecs import ToolCall
 from skyrl_apex_plugin.tito.tools import Correction, ToolCatalogue
 
 from . import observation

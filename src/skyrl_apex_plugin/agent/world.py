@@ -14,8 +14,8 @@ from typing import Any
 
 import anyio
 import httpx
-from skyrl_apex_hookspecs import SetupError, Task
 
+from skyrl_apex_hookspecs import SetupError, Task
 from skyrl_apex_plugin.discovery import hooks
 
 from .mcp_link import CallLost, RemoteError
