@@ -1,0 +1,1 @@
+"""Patches for faulty world images, each applied only where its fault is present."""
