@@ -32,8 +32,8 @@ class Python:
         **variables: str,
     ) -> subprocess.CompletedProcess[str]:
         """Run the interpreter; a failed run shows its output."""
-        environment = {**os.environ, **self.variables, **variables}
-        environment["PYTHONPATH"] = os.pathsep.join(map(str, self.folders))
+        folders = os.pathsep.join(map(str, self.folders))
+        environment = {**os.environ, "PYTHONPATH": folders, **self.variables, **variables}
         command = [str(self.executable), *map(str, arguments)]
         result = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=environment

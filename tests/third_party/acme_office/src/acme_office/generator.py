@@ -1,12 +1,14 @@
 """Two SkyRL generators: one with its own configuration, one without anything."""
 
-from __future__ import annotations
+# Not `from __future__ import annotations`: SkyRL builds nested sections from real types.
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from skyrl.train.config import SkyRLTrainConfig
 from skyrl.train.generators.base import GeneratorInput, GeneratorInterface, GeneratorOutput
+
+from acme_office.experiment import AcmeExperiment
 
 
 @dataclass
@@ -47,6 +49,7 @@ def acme_echo(cfg: Any, tokenizer: Any, inference_engine_client: Any) -> EchoGen
 
 
 acme_echo.config_class = AcmeConfig  # type: ignore[attr-defined]
+acme_echo.experiment_class = AcmeExperiment  # type: ignore[attr-defined]
 
 
 def acme_plain(cfg: Any, tokenizer: Any, inference_engine_client: Any) -> EchoGenerator:
