@@ -80,7 +80,8 @@ def _template_message(message: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(content, list):
         kinds = {part.get("type") for part in content}
         if kinds - {"text"}:
-            raise ValueError(f"message parts of type {sorted(map(str, kinds - {'text'}))}: only text is supported")
+            others = sorted(str(kind) for kind in kinds - {"text"})
+            raise ValueError(f"message parts of type {others}: only text is supported")
         plain["content"] = "".join(part["text"] for part in content)
     elif content is None:
         plain["content"] = ""

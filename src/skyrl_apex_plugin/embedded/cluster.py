@@ -20,16 +20,13 @@ logger = logging.getLogger(__name__)
 def logical_gpus(cfg: SkyRLTrainConfig) -> int:
     """How many GPUs SkyRL's actor groups will ask Ray for."""
     placement, algorithm = cfg.trainer.placement, cfg.trainer.algorithm
-    policy = placement.policy_num_nodes * placement.policy_num_gpus_per_node
-    critic = placement.critic_num_nodes * placement.critic_num_gpus_per_node
-    ref = placement.ref_num_nodes * placement.ref_num_gpus_per_node
-    use_ref = algorithm.use_kl_loss or algorithm.use_kl_in_reward
-    shares_policy_gpus = placement.colocate_policy_ref
-    return (
-        policy
-        + (critic if cfg.trainer.critic.model.path else 0)
-        + (ref if use_ref and not shares_policy_gpus else 0)
-    )
+    ranks: int = placement.policy_num_nodes * placement.policy_num_gpus_per_node
+    if cfg.trainer.critic.model.path:
+        ranks += placement.critic_num_nodes * placement.critic_num_gpus_per_node
+    uses_ref = algorithm.use_kl_loss or algorithm.use_kl_in_reward
+    if uses_ref and not placement.colocate_policy_ref:
+        ranks += placement.ref_num_nodes * placement.ref_num_gpus_per_node
+    return ranks
 
 
 def initialize_ray(cfg: SkyRLTrainConfig, *, env_vars: dict[str, str] | None = None) -> None:

@@ -90,9 +90,7 @@ def choose(logits: torch.Tensor, rows: Sequence[Row], mode: LogprobsMode) -> lis
     ]
 
 
-def score_prompt(
-    logits: torch.Tensor, next_ids: Sequence[int], alternatives: int
-) -> list[Choice]:
+def score_prompt(logits: torch.Tensor, next_ids: Sequence[int], alternatives: int) -> list[Choice]:
     """Raw logprobs of given tokens: ``logits[i]`` predicts ``next_ids[i]``."""
     logprobs = logits.log_softmax(dim=-1)
     given = logprobs.gather(1, torch.tensor(next_ids).unsqueeze(1)).squeeze(1).tolist()

@@ -19,12 +19,13 @@ from pathlib import Path
 
 import torch
 import uvicorn
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 from .async_engine import AsyncEngine
+from .data_plane import Served
 from .model import Qwen3, Shape
 from .scheduler import Limits, Scheduler
-from .server import Served, build_app
+from .server import build_app
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,8 @@ def _load(args: argparse.Namespace) -> Served:
             f"--max-model-len {max_len} exceeds the model's max_position_embeddings "
             f"{shape.max_position_embeddings} ({args.model}/config.json)"
         )
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    # AutoTokenizer would import every model's code first, which takes longer than all the rest.
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(args.model)
     scheduler = Scheduler(
         Qwen3.from_pretrained(args.model, slots=args.slots, max_len=max_len),
         Limits(max_len=max_len, step_tokens=args.step_tokens),

@@ -58,7 +58,12 @@ class EngineOptions:
             "--logprobs-mode": self.logprobs_mode,
             "--served-model-name": self.served_model_name,
         }
-        return [part for name, value in given.items() if value is not None for part in (name, str(value))]
+        return [
+            part
+            for name, value in given.items()
+            if value is not None
+            for part in (name, str(value))
+        ]
 
 
 class EngineHandle:

@@ -7,6 +7,7 @@ padding. Checked against transformers' ``Qwen3ForCausalLM`` in the tests.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,6 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
-from transformers import AutoConfig
 
 
 class UnsupportedModel(ValueError):
@@ -40,14 +40,18 @@ class Shape:
 
     @classmethod
     def read(cls, model_dir: Path) -> Shape:
-        """Raises :class:`UnsupportedModel` naming what this forward pass does not have."""
-        config = AutoConfig.from_pretrained(model_dir)
-        rope = config.rope_parameters
+        """Raises :class:`UnsupportedModel` naming what this forward pass does not have.
+
+        Read without transformers' config class, whose import costs an engine seven seconds.
+        """
+        config = json.loads((model_dir / "config.json").read_text())
+        # transformers 5 writes rope_parameters, earlier releases two fields.
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         limits = {
-            "model_type": (config.model_type, "qwen3"),
-            "hidden_act": (config.hidden_act, "silu"),
-            "attention_bias": (config.attention_bias, False),
-            "use_sliding_window": (config.use_sliding_window, False),
+            "model_type": (config.get("model_type"), "qwen3"),
+            "hidden_act": (config.get("hidden_act", "silu"), "silu"),
+            "attention_bias": (config.get("attention_bias", False), False),
+            "use_sliding_window": (config.get("use_sliding_window", False), False),
             "rope_type": (rope.get("rope_type", "default"), "default"),
         }
         for name, (value, supported) in limits.items():
@@ -56,19 +60,19 @@ class Shape:
                     f"{model_dir}/config.json has {name}={value!r}; the CPU engine runs "
                     f"{name}={supported!r} only"
                 )
-        eos = config.eos_token_id
+        eos = config.get("eos_token_id")
         return cls(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            layers=config.num_hidden_layers,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            rms_norm_eps=config.rms_norm_eps,
-            rope_theta=rope["rope_theta"],
-            max_position_embeddings=config.max_position_embeddings,
-            tie_word_embeddings=config.tie_word_embeddings,
+            vocab_size=config["vocab_size"],
+            hidden_size=config["hidden_size"],
+            intermediate_size=config["intermediate_size"],
+            layers=config["num_hidden_layers"],
+            heads=config["num_attention_heads"],
+            kv_heads=config["num_key_value_heads"],
+            head_dim=config["head_dim"],
+            rms_norm_eps=config["rms_norm_eps"],
+            rope_theta=rope.get("rope_theta", config.get("rope_theta", 10_000.0)),
+            max_position_embeddings=config["max_position_embeddings"],
+            tie_word_embeddings=config.get("tie_word_embeddings", False),
             eos_token_ids=tuple(eos if isinstance(eos, list) else [] if eos is None else [eos]),
         )
 
@@ -133,7 +137,9 @@ class Qwen3:
         expected = _parameter_shapes(self.shape)
         missing, unknown = expected.keys() - given.keys(), given.keys() - expected.keys()
         if missing or unknown:
-            raise ValueError(f"weights do not fit: missing {sorted(missing)[:5]}, unknown {sorted(unknown)[:5]}")
+            raise ValueError(
+                f"weights do not fit: missing {sorted(missing)[:5]}, unknown {sorted(unknown)[:5]}"
+            )
         for name, size in expected.items():
             if tuple(given[name].shape) != size:
                 raise ValueError(f"{name} has shape {tuple(given[name].shape)}, expected {size}")
@@ -186,7 +192,7 @@ class Qwen3:
         slots: torch.Tensor,
         positions: torch.Tensor,
     ) -> torch.Tensor:
-        """Cache keys and values of the new tokens; returns queries ``[tokens, heads, head_dim]``."""
+        """Cache keys and values of the new tokens; returns ``[tokens, heads, head_dim]``."""
         shape = self.shape
         qkv = F.linear(normed, layer.qkv).view(-1, shape.heads + 2 * shape.kv_heads, shape.head_dim)
         qk = qkv[:, : shape.heads + shape.kv_heads]

@@ -17,13 +17,16 @@ class ApiError(Exception):
     """An answer in vllm's error shape, ``{"error": {message, type, param, code}}``."""
 
     def __init__(
-        self, message: str, *, status: int = 400, kind: str = "BadRequestError", param: str | None = None
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "BadRequestError",
+        param: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.body = {
-            "error": {"message": message, "type": kind, "param": param, "code": status}
-        }
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 
 class SamplingFields(BaseModel):
@@ -49,11 +52,11 @@ class SamplingFields(BaseModel):
         "truncate_prompt_tokens": (None,),
     }
 
-    n: int = Field(1, ge=1)
-    temperature: float | None = Field(1.0, ge=0)
-    top_p: float | None = Field(1.0, gt=0, le=1)
+    n: int = Field(default=1, ge=1)
+    temperature: float | None = Field(default=1.0, ge=0)
+    top_p: float | None = Field(default=1.0, gt=0, le=1)
     top_k: int | None = 0
-    min_p: float | None = Field(0.0, ge=0, le=1)
+    min_p: float | None = Field(default=0.0, ge=0, le=1)
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -100,7 +103,7 @@ class GenerateBody(BaseModel):
     """``POST /inference/v1/generate``: token IDs in, token IDs out."""
 
     token_ids: list[int]
-    sampling_params: GenerateParams = Field(default_factory=GenerateParams)
+    sampling_params: GenerateParams = GenerateParams()
     model: str | None = None
     cache_salt: str | None = None
 
@@ -144,21 +147,17 @@ class ChatBody(SamplingFields):
             return None
         if self.tool_choice not in (None, "auto"):
             raise ApiError(
-                f"tool_choice={self.tool_choice!r} needs constrained sampling; use 'auto' or 'none'",
+                f"tool_choice={self.tool_choice!r} needs constrained sampling; use auto or none",
                 param="tool_choice",
             )
         return self.tools
 
 
 class TokenizeBody(BaseModel):
-    """``POST /tokenize``: a text, or messages to be rendered."""
+    """``POST /tokenize`` with a text; with messages the body is a :class:`ChatBody`."""
 
-    prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    prompt: str
     add_special_tokens: bool = True
-    add_generation_prompt: bool = True
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
 class DetokenizeBody(BaseModel):

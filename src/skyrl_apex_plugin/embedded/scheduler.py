@@ -131,9 +131,7 @@ class Scheduler:
         batch = self._plan()
         if not batch:
             return []
-        fed = [
-            (slot, request.tokens[len(slot.tokens) :][:count]) for slot, request, count in batch
-        ]
+        fed = [(slot, request.tokens[len(slot.tokens) :][:count]) for slot, request, count in batch]
         segments = [Segment(slot.index, len(slot.tokens), len(new)) for slot, new in fed]
         hidden = self.model.forward([token for _, new in fed for token in new], segments)
         self.counters.steps += 1
@@ -311,8 +309,7 @@ class Scheduler:
         elif (text := self._stop_string(request)) is not None:
             request.finish_reason, request.stop_reason = "stop", text
         elif (
-            len(request.output) >= decoding.max_tokens
-            or len(request.tokens) >= self.limits.max_len
+            len(request.output) >= decoding.max_tokens or len(request.tokens) >= self.limits.max_len
         ):
             request.finish_reason = "length"
 

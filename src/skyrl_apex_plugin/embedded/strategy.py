@@ -104,6 +104,8 @@ class GlooTransferStrategy(BroadcastTransferStrategy):
 class GlooWeightTransferSender(BroadcastWeightTransferSender):
     """Announces the update over HTTP and broadcasts the tensors meanwhile, as SkyRL's does."""
 
+    _model_update_group: Any
+
     async def send_chunks(
         self,
         chunks: Iterable[WeightChunk],
@@ -131,7 +133,7 @@ class GlooWeightTransferSender(BroadcastWeightTransferSender):
         dist.barrier()
 
     def teardown(self) -> None:
-        self._model_update_group = None
+        self._model_update_group = None  # gloo closes its sockets with the last reference
 
 
 class CpuPolicyWorker(FSDPPolicyWorkerBase):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroup, ProcessGroupGloo, TCPStore
 
 JOIN_TIMEOUT = timedelta(seconds=120)
 TRANSFER_TIMEOUT = timedelta(seconds=300)
@@ -39,10 +39,10 @@ class TransferGroup:
     """One end of the gloo group. Blocking; every member must join and broadcast alike."""
 
     def __init__(self, *, address: str, port: int, rank: int, world_size: int) -> None:
-        store = dist.TCPStore(
-            address, port, world_size, is_master=rank == 0, timeout=JOIN_TIMEOUT
+        store = TCPStore(address, port, world_size, is_master=rank == 0, timeout=JOIN_TIMEOUT)
+        self._group: ProcessGroup = ProcessGroupGloo(
+            store, rank, world_size, timeout=TRANSFER_TIMEOUT
         )
-        self._group = dist.ProcessGroupGloo(store, rank, world_size, timeout=TRANSFER_TIMEOUT)
         self._store = store  # the group reads from it as long as it lives
 
     def send(self, tensors: Iterable[torch.Tensor]) -> None:
