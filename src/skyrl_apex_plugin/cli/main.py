@@ -8,14 +8,26 @@ from typing import Any
 import click
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "data": ("skyrl_apex_plugin.cli.data:data", "Pull, extract, pack, check and look at task data."),
-    "doctor": ("skyrl_apex_plugin.cli.doctor:doctor", "What is installed, what fits, what is missing."),
-    "eval": ("skyrl_apex_plugin.cli.train:evaluate", "Evaluate a model through stock main_generate."),
+    "data": (
+        "skyrl_apex_plugin.cli.data:data",
+        "Pull, extract, pack, check and look at task data.",
+    ),
+    "doctor": (
+        "skyrl_apex_plugin.cli.doctor:doctor",
+        "What is installed, what fits, what is missing.",
+    ),
+    "eval": (
+        "skyrl_apex_plugin.cli.train:evaluate",
+        "Evaluate a model through stock main_generate.",
+    ),
     "miniworld": ("skyrl_apex_miniworld.cli:miniworld", "Build the sample world and its tasks."),
     "plugins": ("skyrl_apex_plugin.cli.plugins:plugins", "List plugins, or write a new one."),
     "presets": ("skyrl_apex_plugin.cli.presets:presets", "List and show the bundled presets."),
     "report": ("skyrl_apex_plugin.cli.report:report", "Write the HTML report of a run."),
-    "sandbox": ("skyrl_apex_plugin.cli.sandbox:sandbox", "Check a sandbox backend, reap leftovers."),
+    "sandbox": (
+        "skyrl_apex_plugin.cli.sandbox:sandbox",
+        "Check a sandbox backend, reap leftovers.",
+    ),
     "tito": ("skyrl_apex_plugin.cli.tito:tito", "Check token exactness for a tokenizer."),
     "train": ("skyrl_apex_plugin.cli.train:train", "Train through the stock SkyRL command line."),
 }

@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pluggy
+
 from skyrl_apex_hookspecs import (
     EndedTrial,
     Failure,
@@ -88,9 +90,14 @@ class Implementation:
             )
 
 
-def implementations_of(hook: str) -> list[Implementation]:
-    """Every plugin's implementation of ``hook``, in plugin order."""
-    caller = getattr(plugin_manager().hook, hook)
+def implementations_of(
+    hook: str, manager: pluggy.PluginManager | None = None
+) -> list[Implementation]:
+    """Every plugin's implementation of ``hook``, in plugin order.
+
+    :param manager: by default the process's own.
+    """
+    caller = getattr((manager or plugin_manager()).hook, hook)
     return [
         Implementation(hook, found.plugin_name, found.function, tuple(found.argnames))
         for found in reversed(caller.get_hookimpls())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,6 +48,10 @@ class Registry:
                 f"{registration.target!r}: a name and a target of the form module:Class are needed"
             )
         known[registration.name] = registration
+
+    def __iter__(self) -> Iterator[Registration]:
+        for known in self._by_kind.values():
+            yield from known.values()
 
     def of_kind(self, kind: Kind) -> dict[str, Registration]:
         """Registrations of one kind by name, in plugin order."""

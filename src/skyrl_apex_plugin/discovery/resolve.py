@@ -7,6 +7,8 @@ from functools import cache
 from threading import RLock
 from typing import Any
 
+import pluggy
+
 from .entry_points import DISTRIBUTION, install_remedy
 from .errors import BrokenName, DiscoveryError, PluginError, UnknownName
 from .hooks import implementations_of
@@ -68,11 +70,16 @@ def _registry() -> Registry:
     return build_registry()
 
 
-def build_registry() -> Registry:
-    """Call every registration hook; raises ``DuplicateName`` or ``PluginError``."""
+def build_registry(manager: pluggy.PluginManager | None = None) -> Registry:
+    """Call every registration hook.
+
+    :param manager: by default the process's own.
+    :raises DuplicateName: two plugins register one name.
+    :raises PluginError: a hook raised, or registered something that is no ``module:Class``.
+    """
     registry = Registry()
     for kind in KINDS:
-        for implementation in implementations_of(REGISTRATION_HOOKS[kind]):
+        for implementation in implementations_of(REGISTRATION_HOOKS[kind], manager):
             owner = implementation.owner
             try:
                 implementation.call(register=_registrar(registry, kind, owner))

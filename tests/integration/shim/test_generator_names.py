@@ -51,7 +51,8 @@ def parsed(*arguments):
     experiment = Evaluation(cfg)
     return [
         type(cfg).__name__, cfg.generator.max_turns, generator_of(cfg),
-        isinstance(experiment, Evaluation), type(experiment).__mro__[2].__name__, experiment.get_train_dataset(),
+        isinstance(experiment, Evaluation), type(experiment).__mro__[2].__name__,
+        experiment.get_train_dataset(),
         getattr(experiment.get_generator(cfg, Tokenizer, None), "word", None),
     ]
 
