@@ -1,0 +1,165 @@
+"""The adapter over the ``renderers`` library: one class per model family lives there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from .ledger import TokenLedger
+from .tools import ToolCatalogue
+from .turn import CannotBridge, Message, ParsedCall, ParsedTurn, RendererError, open_turn, read_call
+
+NOT_FOR_TEXT = frozenset({"default"})
+"""``default`` is the library's own fallback; it cannot extend a stream."""
+PREFERRED = ("qwen3", "qwen3.5", "qwen3.6", "glm-4.5", "glm-5", "deepseek-v3", "kimi-k2", "llama-3")
+"""Tried first where several classes render a template alike."""
+
+SPELLED_MARKERS = ("<tool_call>", "</tool_call>", "<function=", "<|tool_call", "<｜tool▁call")  # noqa: RUF001
+"""Openers of calls; in the content of a turn without calls they are a call gone wrong."""
+
+
+def names() -> tuple[str, ...]:
+    """The library's renderer names, those of the families that models are most often of first."""
+    from renderers import base  # type: ignore[import-untyped]
+
+    base._populate_registry()
+    rest = sorted(set(base.RENDERER_REGISTRY) - set(PREFERRED) - NOT_FOR_TEXT)
+    return (*PREFERRED, *rest)
+
+
+def name_for_model(*model_names: str) -> str | None:
+    """The renderer that the library assigns to one of these exact model names."""
+    from renderers.base import MODEL_RENDERER_MAP  # type: ignore[import-untyped]
+
+    return next(
+        (MODEL_RENDERER_MAP[name] for name in model_names if name in MODEL_RENDERER_MAP), None
+    )
+
+
+def create(tokenizer: Any, name: str) -> Any:
+    """The library's renderer ``name`` for ``tokenizer``.
+
+    Reasoning of earlier turns stays in the stream (``thinking_retention="all"``): what was sampled
+    is never taken out again.
+
+    :raises RendererError: the tokenizer lacks what this family needs.
+    """
+    from renderers import create_renderer
+    from renderers.configs import _config_class_for  # type: ignore[import-untyped]
+
+    try:
+        return create_renderer(tokenizer, _config_class_for(name)(thinking_retention="all"))
+    except Exception as error:
+        raise RendererError(
+            f"renderer {name!r} does not fit the tokenizer {tokenizer.name_or_path!r}: {error}"
+        ) from error
+
+
+class LibraryRenderer:
+    """See :class:`~skyrl_apex_plugin.tito.turn.Renderer`.
+
+    :param library: a renderer of the ``renderers`` package.
+    """
+
+    def __init__(self, library: Any, name: str, tools: ToolCatalogue) -> None:
+        self._library = library
+        self._name = name
+        self._tools = tools.for_model or None
+        self._stops = tuple(library.get_stop_token_ids())
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        return self._stops
+
+    @functools.cached_property
+    def _generation_prompt(self) -> list[int]:
+        """What stands before every turn. It may open the reasoning, which parsing must know."""
+        question: list[Message] = [{"role": "user", "content": "?"}]
+        plain = self._library.render_ids(question)
+        prompt: list[int] = self._library.render_ids(question, add_generation_prompt=True)
+        if prompt[: len(plain)] != plain:
+            raise RendererError(f"renderer {self._name!r} has no generation prompt of its own")
+        return prompt[len(plain) :]
+
+    def start(self, messages: Sequence[Message]) -> list[int]:
+        ids: list[int] = self._library.render_ids(
+            list(messages), tools=self._tools, add_generation_prompt=True
+        )
+        return ids
+
+    def extend(self, ledger: TokenLedger, messages: Sequence[Message]) -> list[int]:
+        before, sampled = open_turn(ledger)
+        closed = sampled[-1] in self._stops
+        added = self._bridge(before, sampled, messages)
+        if added is None and closed:
+            # The library refuses turns that stop inside their reasoning, since the next turn's
+            # channel could be mistaken. What follows a stop token does not depend on it.
+            added = self._bridge(sampled[-1:], sampled[-1:], messages)
+        if added is None:
+            raise CannotBridge(
+                f"renderer {self._name!r} cannot bridge from turn {ledger.turns[-1].index} "
+                f"({ledger.turns[-1].finish_reason}) to {[m.get('role') for m in messages]}"
+            )
+        return added
+
+    def _bridge(
+        self, before: list[int], sampled: list[int], messages: Sequence[Message]
+    ) -> list[int] | None:
+        bridged = self._library.bridge_to_next_turn(
+            before, sampled, list(messages), tools=self._tools
+        )
+        if bridged is None:
+            return None
+        stream = before + sampled
+        ids: list[int] = bridged.token_ids
+        if ids[: len(stream)] != stream or len(ids) == len(stream):
+            raise CannotBridge(f"renderer {self._name!r} would change tokens that were sampled")
+        return ids[len(stream) :]
+
+    def parse(self, token_ids: Sequence[int]) -> ParsedTurn:
+        ids = list(token_ids)
+        response = self._library.parse_response(
+            ids, tools=self._tools, prompt_ids=self._generation_prompt
+        )
+        calls = tuple(_read(attempt) for attempt in response.tool_calls)
+        content = response.content or ""
+        return ParsedTurn(
+            content=content,
+            reasoning=response.reasoning_content or "",
+            calls=calls,
+            malformed=None if calls else _fault(content, response.reasoning_complete),
+        )
+
+
+def _read(attempt: Any) -> ParsedCall:
+    """A parsed attempt of the library; names that are not in the catalogue are checked later."""
+    status = str(attempt.status)
+    if status in ("ok", "unknown_tool"):
+        return read_call(attempt.name, attempt.arguments, attempt.id)
+    reasons = {
+        "unclosed_block": "it is not closed",
+        "invalid_json": "its arguments are not valid JSON",
+        "missing_name": "it has no tool name",
+    }
+    reason = reasons.get(status, "its form is not the one described with the tools")
+    error = f"Your tool call was not run: {reason}. Write the whole call again."
+    return ParsedCall(attempt.name or "", {}, error, attempt.id)
+
+
+def _fault(content: str, reasoning_complete: bool | None) -> str | None:
+    if reasoning_complete is False:
+        return (
+            "Your turn ended inside its reasoning. Finish the reasoning, then call a tool or give "
+            "your answer."
+        )
+    if any(marker in content for marker in SPELLED_MARKERS):
+        return (
+            "Your tool call was not run: it is not closed, or not in the form described. Write it "
+            "again."
+        )
+    return None
