@@ -49,14 +49,20 @@ def apply_settings(cfg: SkyRLTrainConfig) -> dict[str, Any]:
     return apply(cfg)
 
 
-def initialize_ray(cfg: SkyRLTrainConfig, *, env_vars: dict[str, str] | None = None) -> None:
+def initialize_ray(
+    cfg: SkyRLTrainConfig,
+    *,
+    env_vars: dict[str, str] | None = None,
+    setup_hook: str = "skyrl_apex_plugin.embedded.bert_padding.lend",
+) -> None:
     """Start a local Ray with one logical GPU for each training rank of ``cfg``.
 
-    ``env_vars`` are added to those that SkyRL itself forwards to its workers.
+    ``env_vars`` are added to those that SkyRL itself forwards to its workers. ``setup_hook``
+    names what each worker process calls first; another one must also lend ``bert_padding``.
     """
     from .cluster import initialize_ray as initialize
 
-    initialize(cfg, env_vars=env_vars)
+    initialize(cfg, env_vars=env_vars, setup_hook=setup_hook)
 
 
 def workers() -> tuple[Any, Any, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -22,6 +22,8 @@ class Answers:
 
     tokenizer: PreTrainedTokenizerBase
     model_name: str
+    _texts: dict[int, str] = field(default_factory=dict)
+    """Texts of single tokens, decoded once: they are asked for with every logprob."""
 
     def generate(self, body: GenerateBody, requests: Sequence[Request]) -> dict[str, Any]:
         """The answer of ``/inference/v1/generate``."""
@@ -145,7 +147,11 @@ class Answers:
         return {**entry(choice.token_id, choice.logprob), "top_logprobs": top}
 
     def _token(self, token: int, as_id: bool) -> str:
-        return f"token_id:{token}" if as_id else str(self.tokenizer.decode([token]))
+        if as_id:
+            return f"token_id:{token}"
+        if token not in self._texts:
+            self._texts[token] = str(self.tokenizer.decode([token]))
+        return self._texts[token]
 
     def _text(self, body: SamplingFields, request: Request, *, skip_special_tokens: bool) -> str:
         """The completion without the token or string that stopped it."""

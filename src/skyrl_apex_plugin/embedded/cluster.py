@@ -29,7 +29,9 @@ def logical_gpus(cfg: SkyRLTrainConfig) -> int:
     return ranks
 
 
-def initialize_ray(cfg: SkyRLTrainConfig, *, env_vars: dict[str, str] | None = None) -> None:
+def initialize_ray(
+    cfg: SkyRLTrainConfig, *, env_vars: dict[str, str] | None, setup_hook: str
+) -> None:
     """What ``skyrl.train.utils.initialize_ray`` does, with logical GPUs.
 
     SkyRL's own function leaves the resources to Ray's detection, which finds no GPU and as many
@@ -48,7 +50,7 @@ def initialize_ray(cfg: SkyRLTrainConfig, *, env_vars: dict[str, str] | None = N
         include_dashboard=False,
         runtime_env={
             "env_vars": environment,
-            "worker_process_setup_hook": "skyrl_apex_plugin.embedded.bert_padding.lend",
+            "worker_process_setup_hook": setup_hook,
         },
         log_to_driver=True,
     )

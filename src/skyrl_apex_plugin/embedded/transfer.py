@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, ProcessGroupGloo, TCPStore
+from torch._C._distributed_c10d import ProcessGroupGloo, TCPStore
 
 JOIN_TIMEOUT = timedelta(seconds=120)
 TRANSFER_TIMEOUT = timedelta(seconds=300)
@@ -40,7 +41,7 @@ class TransferGroup:
 
     def __init__(self, *, address: str, port: int, rank: int, world_size: int) -> None:
         store = TCPStore(address, port, world_size, is_master=rank == 0, timeout=JOIN_TIMEOUT)
-        self._group: ProcessGroup = ProcessGroupGloo(
+        self._group: Any = ProcessGroupGloo(
             store, rank, world_size, timeout=TRANSFER_TIMEOUT
         )
         self._store = store  # the group reads from it as long as it lives
