@@ -1,0 +1,132 @@
+"""SkyRL's configuration with one more section, ``apex``."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from skyrl.train.config import SkyRLTrainConfig
+from skyrl.train.config.config import BaseConfig
+
+# No postponed annotations here: SkyRL builds nested sections from the evaluated field types.
+
+
+@dataclass
+class SandboxConfig(BaseConfig):
+    name: str = "archipelago-local"
+    """A registered sandbox, or ``module:Class`` of a harbor environment."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class GraderConfig(BaseConfig):
+    name: str = "task"
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    pass_score: float = 1.0
+    """A verdict of at least this score counts as a pass."""
+
+
+@dataclass
+class RewardsConfig(BaseConfig):
+    terms: dict[str, Any] = field(default_factory=dict)
+    """Name of a registered reward term to its keyword arguments."""
+    clip: list[float] | None = None
+    """``[lowest, highest]`` reward."""
+
+
+@dataclass
+class GateConfig(BaseConfig):
+    """The logprob gate: the trainer recomputes what the engine reported, before it trains."""
+
+    steps: int = 1
+    """How many training steps are checked, from the start of the run or its resumption: 0 none,
+    -1 all. Under fully async training only the first step is sampled from the weights that
+    recompute it; later ones differ by their staleness."""
+    mean_limit: float = 0.05
+    """Largest mean absolute difference of a turn position, in nats."""
+    max_limit: float | None = None
+    """Largest absolute difference of a single token; ``None`` does not look at it."""
+
+
+@dataclass
+class SamplerConfig(BaseConfig):
+    name: str = "completions"
+    """``embedded`` also replaces GPUs by the CPU engine and the CPU strategy."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Of the sampler; for ``embedded`` the options of its engine."""
+    gate: GateConfig = field(default_factory=GateConfig)
+
+
+@dataclass
+class FailuresConfig(BaseConfig):
+    treatments: dict[str, str] = field(default_factory=dict)
+    """Outcome to ``train``, ``mask``, ``retry`` or ``discard``; overrides the default table."""
+    max_retries: int = 2
+    max_failed_fraction: float = 0.5
+    """A training step in which more than this share of the trials failed is refused."""
+    min_group_survivors: int = 2
+    """A group with fewer trained trials is masked as a whole: it has no baseline."""
+    length_reward_zero: bool = False
+    """Whether a trial that hit its turn's token cap gets reward 0 whatever its verdict."""
+
+
+@dataclass
+class RunnerConfig(BaseConfig):
+    name: str = "local"
+    """``local`` runs all trials on the event loop of the trainer's process, ``ray`` packs them
+    into worker processes over the cluster."""
+    max_concurrent_trials: int = 64
+    starts_per_second: float | None = None
+    """At least 1.0, or ``None`` for no limit."""
+    trials_per_worker: int = 32
+    """Only ``ray``."""
+    worker_cpus: float = 1.0
+    """Only ``ray``."""
+    worker_resources: dict[str, float] = field(default_factory=dict)
+    """Only ``ray``: custom resources that place the workers, such as ``{"rollout": 0.01}``."""
+
+
+@dataclass
+class RecordConfig(BaseConfig):
+    dir: str | None = None
+    """The run's directory. By default a new one under ``<trainer.export_path>/apex``."""
+    keep: str = "all"
+    """Trial directories that stay: ``all``, ``failed`` (neither trained nor graded) or ``none``."""
+
+
+@dataclass
+class TasksConfig(BaseConfig):
+    """How ``data.train_data`` and ``data.val_data`` become rows."""
+
+    where: str | None = None
+    """Expression over a task's facts; tasks for which it does not hold are left out."""
+    curriculum: str | None = None
+    """Expression that orders the training tasks, ascending; shuffled when ``None``."""
+    cache_dir: str | None = None
+
+
+@dataclass
+class ApexConfig(BaseConfig):
+    generator: str = "apex_tito"
+    """Name of the generator; set by ``generator=NAME`` on the command line."""
+    renderer: str = "auto"
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    agent: dict[str, Any] = field(default_factory=dict)
+    """Settings of the agent (``docs/agent.md``) that SkyRL has no key for. Temperature, top_p and
+    the cap on a turn come from ``generator.sampling_params``, and in evaluation from
+    ``generator.eval_sampling_params``; ``max_turns`` from ``generator.max_turns`` unless set here."""
+    grader: GraderConfig = field(default_factory=GraderConfig)
+    rewards: RewardsConfig = field(default_factory=RewardsConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    failures: FailuresConfig = field(default_factory=FailuresConfig)
+    runner: RunnerConfig = field(default_factory=RunnerConfig)
+    record: RecordConfig = field(default_factory=RecordConfig)
+    tasks: TasksConfig = field(default_factory=TasksConfig)
+    trial: dict[str, Any] = field(default_factory=dict)
+    """Merged into harbor's ``TrialConfig`` as it is."""
+    control: str = "none"
+    """A deliberately wrong run, to show that the measure can fail: ``none``, ``shuffle_rewards``,
+    ``zero_advantages``, ``invert_rewards`` or ``shift_mask``."""
+
+
+@dataclass
+class ApexTrainConfig(SkyRLTrainConfig):
+    apex: ApexConfig = field(default_factory=ApexConfig)

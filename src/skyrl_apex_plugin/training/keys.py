@@ -1,0 +1,119 @@
+"""The environment variables that a run needs: who asks for them, and whether they are there."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from skyrl_apex_plugin.discovery import resolve
+
+REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}")
+"""``${KEY}`` and ``${KEY:-default}``, as harbor resolves them."""
+
+
+class MissingKeys(ValueError):
+    """Keys that are not set. Names each with who needs it, never a value."""
+
+    def __init__(self, missing: Mapping[str, Iterable[str]]) -> None:
+        lines = [f"  {key}  needed by {_some(owners)}" for key, owners in sorted(missing.items())]
+        super().__init__(
+            "environment variables are missing:\n" + "\n".join(lines) + "\n"
+            "Set them, or put them into a file and pass it with --env-file."
+        )
+        self.keys = sorted(missing)
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The assignments of a ``.env`` file. No shell reads it: ``$``, backticks and ``;`` in a value
+    are themselves.
+
+    Raises ``ValueError`` naming the line that is no assignment.
+    """
+    from dotenv.parser import parse_stream
+
+    values: dict[str, str] = {}
+    with path.open(encoding="utf-8") as stream:
+        for binding in parse_stream(stream):
+            if binding.error or (binding.key is not None and binding.value is None):
+                raise ValueError(f"{path}:{binding.original.line}: not of the form NAME=value")
+            if binding.key is not None and binding.value is not None:
+                values[binding.key] = binding.value
+    return values
+
+
+def needed_keys(
+    task_dirs: Iterable[Path], *, plugins: Iterable[tuple[type, Mapping[str, Any]]] = ()
+) -> dict[str, list[str]]:
+    """Key to those that need it: task directories, and plugin classes.
+
+    A task needs what its ``archipelago.json`` lists and what its ``task.toml`` refers to without
+    a default. A plugin class may have ``needed_env(**kwargs) -> Iterable[str]``.
+    """
+    needed: dict[str, list[str]] = defaultdict(list)
+    for directory in task_dirs:
+        for key in task_keys(directory):
+            needed[key].append(str(directory))
+    for cls, kwargs in plugins:
+        ask = getattr(cls, "needed_env", None)
+        for key in ask(**kwargs) if ask is not None else ():
+            needed[key].append(f"{cls.__module__}:{cls.__qualname__}")
+    return dict(needed)
+
+
+def task_keys(directory: Path) -> set[str]:
+    """Keys that one task needs. Raises ``ValueError`` naming a file that does not parse."""
+    from skyrl_apex_plugin.agent.task import load_task
+
+    keys = set(load_task(directory).required_env_keys)
+    path = directory / "task.toml"
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return keys | set(_references(document))
+
+
+def plugin_classes(apex: Any) -> list[tuple[type, Mapping[str, Any]]]:
+    """The classes that a configuration chooses, with their keyword arguments."""
+    chosen: list[tuple[type, Mapping[str, Any]]] = [
+        (resolve("grader", apex.grader.name), apex.grader.kwargs)
+    ]
+    if "type" not in (apex.trial.get("environment") or {}):
+        chosen.append((resolve("sandbox", apex.sandbox.name), apex.sandbox.kwargs))
+    if apex.sampler.name != "embedded":  # its keyword arguments are those of the engine
+        chosen.append((resolve("sampler", apex.sampler.name), apex.sampler.kwargs))
+    return chosen
+
+
+def require_keys(needed: Mapping[str, Iterable[str]], env: Mapping[str, str]) -> dict[str, str]:
+    """The needed keys with their values, to hand to worker processes.
+
+    An empty value is a value. Raises :class:`MissingKeys`.
+    """
+    missing = {key: owners for key, owners in needed.items() if key not in env}
+    if missing:
+        raise MissingKeys(missing)
+    return {key: env[key] for key in needed}
+
+
+def _references(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        for found in REFERENCE.finditer(value):
+            if not found["default"]:
+                yield found[1]
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _references(inner)
+
+
+def _some(owners: Iterable[str], shown: int = 3) -> str:
+    names = list(owners)
+    rest = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + rest
