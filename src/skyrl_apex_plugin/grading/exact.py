@@ -82,7 +82,7 @@ async def _run(check: dict[str, Any], number: int, trial: FinishedTrial) -> Crit
         if kind == "file":
             passed = await _file(check, trial)
         else:
-            passed = trial.answer is not None and _answer(kind, check, trial.answer)
+            passed = _answer(kind, check, trial)
         weight = float(check.get("weight", 1.0))
     except (KeyError, TypeError, ValueError, re.error) as error:
         raise VerifierError(f"grader exact: check {number} ({check!r}): {error!r}") from error
@@ -95,8 +95,13 @@ async def _run(check: dict[str, Any], number: int, trial: FinishedTrial) -> Crit
     )
 
 
-def _answer(kind: str, check: dict[str, Any], answer: str) -> bool:
-    value = check["value"]
+def _answer(kind: str, check: dict[str, Any], trial: FinishedTrial) -> bool:
+    value, answer = check["value"], trial.answer
+    if answer is None and trial.trajectory is None:
+        # An agent of another make that recorded nothing is not an agent that said nothing.
+        raise VerifierError("grader exact: the agent left no answer on record")
+    if answer is None:
+        return False
     if kind == "regex":
         return re.search(value, answer) is not None
     if kind == "number":
