@@ -62,13 +62,14 @@ def observe(company: Company, call: Call) -> str:
 
 
 def _lookup(company: Company, path: str, row: str, column: str) -> str:
-    table, unit = {
+    tables = {
         SALES: (company.sales, "EUR"),
         BUDGET: (company.budget, "EUR"),
         ASSETS: (company.assets, "kEUR"),
-    }[path]
-    if row not in table:
-        return _json({"error": f"no row {row}"})
+    }
+    if path not in tables:
+        return _not_found(path)
+    table, unit = tables[path]
     return _json({"tabs": None, "rows": None, "value": table[row][column], "unit": unit})
 
 
@@ -90,10 +91,14 @@ def _shell(company: Company, code: str) -> str:
 
 
 def _read(company: Company, path: str) -> str:
-    _, folder, file_name = path.split("/")
+    folder, _, file_name = path.rpartition("/")
     for contract in company.contracts:
-        if contract.file_name == file_name:
-            return "\n".join(contract_lines(contract, draft=folder == "Drafts"))
+        if contract.file_name == file_name and folder in ("/Contracts", "/Drafts"):
+            return "\n".join(contract_lines(contract, draft=folder == "/Drafts"))
+    return _not_found(path)
+
+
+def _not_found(path: str) -> str:
     return _json({"error": f"file not found: {path}"})
 
 

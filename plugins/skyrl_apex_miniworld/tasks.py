@@ -30,7 +30,7 @@ class WorldTask:
 
     @property
     def instruction(self) -> str:
-        return f"{self.question.text}\n{REQUEST}\n"
+        return f"{self.question.text}\n{REQUEST}"
 
 
 def draw_tasks(company: Company, world: str, *, per_kind: int, seed: str) -> Iterator[WorldTask]:

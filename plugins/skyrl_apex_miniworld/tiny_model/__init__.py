@@ -1,0 +1,6 @@
+"""A model of 2M parameters that works in the sample world: tokenizer, template and warm-up.
+
+``python -m skyrl_apex_miniworld.tiny_model OUT`` makes it from nothing on a CPU. It calls tools
+and solves a part of the tasks; what it lacks are choices between plausible ways, which is what
+reinforcement learning then teaches it.
+"""
