@@ -1,4 +1,4 @@
-"""Registers the container-free sandbox."""
+"""Registers the ``archipelago-local`` sandbox."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ def apex_register_sandboxes(register: Register) -> None:
     register(
         "archipelago-local",
         "skyrl_apex_local.environment:LocalEnvironment",
-        summary="bubblewrap on this machine; no containers",
+        summary="Linux namespaces through bubblewrap: no containers, no daemon, about 0.1 s to start.",
     )

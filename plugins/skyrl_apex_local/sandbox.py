@@ -1,0 +1,307 @@
+"""One sandbox on this machine: namespaces, a supervisor inside, limits, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from . import cgroups, wire
+from .images import Image
+from .output import OutputPipe
+from .privileges_host import HostPrivileges
+from .rootfs import give_to, plan_root
+from .state import SandboxState
+from .template_client import Template, open_request, python_paths, template_for
+
+READY_TIMEOUT_SEC = 60.0
+Stream = Literal["stdout", "stderr"]
+OnOutput = Callable[[str, Stream], Awaitable[None]]
+
+
+class SandboxError(RuntimeError):
+    """A sandbox did not start, or is gone."""
+
+
+class CommandTimeout(RuntimeError):
+    """A command ran past its time; its whole process tree was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """What a sandbox is made of."""
+
+    bwrap: str
+    image: Image | None = None
+    limits: cgroups.Limits = field(default_factory=cgroups.Limits)
+    file_size_limit: int | None = None
+    writable: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    stdout: str
+    stderr: str
+    exit_code: int
+
+
+class Sandbox:
+    """Started once, stopped once; both may be called again without harm."""
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.spec = spec
+        self.refused_limits: Mapping[str, str] = {}
+        self._state: SandboxState | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._init: int | None = None
+        self._control: socket.socket | None = None
+        self._cgroups: tuple[str, ...] = ()
+
+    @property
+    def running(self) -> bool:
+        return self._control is not None
+
+    async def start(self) -> None:
+        """Set the sandbox up; on any failure, cancellation included, nothing is left.
+
+        :raises SandboxError: with bubblewrap's own words when it refused.
+        """
+        if self.running:
+            return
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        privileges = HostPrivileges.detect()
+        template = await template_for(self.spec.preload)
+        state = self._state = SandboxState.create()
+        uids = privileges.choose_uids(state.name)
+        mounts = await asyncio.to_thread(self._plan, state, template, uids[0], privileges)
+        pid = await self._start_bwrap(mounts, privileges)
+        self._init = os.pidfd_open(pid)
+        groups = cgroups.create(state.name, self.spec.limits)
+        self._cgroups, self.refused_limits = groups.paths, groups.refused or {}
+        state.record(init=pid, cgroups=groups.paths)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._control = ours
+            request = {
+                "cgroups": groups.paths,
+                "uids": uids,
+                "single_user": privileges.single_user,
+                "file_size_limit": self.spec.file_size_limit,
+            }
+            await template.fork(request, [self._init, theirs.fileno()])
+        ours.setblocking(False)
+
+    def _plan(
+        self, state: SandboxState, template: Template, first_uid: int, privileges: HostPrivileges
+    ) -> list[str]:
+        spec = self.spec
+        mounts = plan_root(
+            state.backing,
+            image=spec.image,
+            python_paths=python_paths(template.import_path),
+            writable=spec.writable,
+        )
+        if not privileges.single_user:
+            give_to(state.backing, first_uid)
+        write_launcher(state.backing / "run", warm=bool(spec.preload))
+        return mounts
+
+    async def _start_bwrap(self, mounts: Sequence[str], privileges: HostPrivileges) -> int:
+        """Start bubblewrap; returns the host's PID of the sandbox's init, once its root is set."""
+        info, info_write = os.pipe()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                self.spec.bwrap,
+                *_NAMESPACES,
+                *privileges.bwrap_arguments(),
+                "--info-fd",
+                str(info_write),
+                *mounts,
+                "--",
+                # Lives until the host process closes its stdin, by ending if nothing else.
+                *("/bin/sh", "-c", "echo ready; read _"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=[info_write],
+                start_new_session=True,
+            )
+            os.close(info_write)
+            info_write = -1
+            await self._wait_for_ready_line(self._process)
+            return int(json.loads(os.read(info, 4096))["child-pid"])
+        finally:
+            os.close(info)
+            if info_write != -1:
+                os.close(info_write)
+
+    async def _wait_for_ready_line(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_SEC):
+                line = await process.stdout.readline()
+                if line == b"ready\n":
+                    return
+                problem = (await process.stderr.read()).decode(errors="replace").strip()
+        except TimeoutError:
+            problem = f"it was not ready after {READY_TIMEOUT_SEC:.0f} s"
+        raise SandboxError(f"bubblewrap could not make the sandbox: {problem}{_hint(problem)}")
+
+    async def stop(self, *, keep_files: bool = False) -> None:
+        """Kill everything inside and remove what the sandbox had on the host."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        await self._kill()
+        groups, self._cgroups = self._cgroups, ()
+        if groups:
+            await asyncio.to_thread(cgroups.remove, groups)
+        state, self._state = self._state, None
+        if state is not None and not keep_files:
+            await asyncio.to_thread(state.remove)
+
+    async def _kill(self) -> None:
+        if self._init is not None:
+            init, self._init = self._init, None
+            try:
+                signal.pidfd_send_signal(init, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it is dead already, which is what is wanted
+            finally:
+                os.close(init)
+        if self._process is not None:
+            process, self._process = self._process, None
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    def _open(self, kind: bytes) -> socket.socket:
+        if self._control is None:
+            raise SandboxError("the sandbox is not running: start() it first")
+        try:
+            return open_request(self._control, kind)
+        except (BrokenPipeError, ConnectionError) as error:
+            raise SandboxError("the sandbox's supervisor is gone") from error
+
+    async def network_socket(self, *, listening: bool = False) -> tuple[socket.socket, int]:
+        """A TCP socket of the sandbox's network, to use from this process, and its port.
+
+        Unconnected, or listening on a free port of the sandbox's loopback.
+        """
+        with self._open(b"L" if listening else b"S") as conn:
+            answer, fds = await wire.receive_fds_async(conn)
+        fresh = socket.socket(fileno=fds[0])
+        fresh.setblocking(False)
+        return fresh, answer["port"]
+
+    async def execute(
+        self,
+        command: str,
+        *,
+        env: Mapping[str, str],
+        cwd: str | None = None,
+        user: str | int | None = None,
+        timeout_sec: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Completed:
+        """Run a shell command. Background processes it leaves behind stay; on timeout or
+        cancellation the whole tree is killed.
+
+        :raises CommandTimeout: after ``timeout_sec``.
+        :raises SandboxError: when the sandbox died under the command.
+        """
+        message = {"op": "exec", "command": command, "cwd": cwd, "user": user, "env": dict(env)}
+        with self._open(b"R") as conn, OutputPipe("stdout", on_output) as out:
+            with OutputPipe("stderr", on_output) as err:
+                await wire.send_async(conn, message, [out.write_end, err.write_end])
+                out.start()
+                err.start()
+                code = await self._exit_code(conn, timeout_sec, command)
+                return Completed(await out.finish(), await err.finish(), code)
+
+    async def _exit_code(
+        self, conn: socket.socket, timeout_sec: float | None, command: str
+    ) -> int:
+        try:
+            async with asyncio.timeout(timeout_sec):
+                answer = await wire.receive_async(conn)
+        except TimeoutError:
+            conn.send(b"k")
+            await wire.receive_async(conn)
+            raise CommandTimeout(
+                f"command timed out after {timeout_sec} seconds and was killed with all its "
+                f"processes: {command[:200]}"
+            ) from None
+        except (wire.ConnectionLost, ConnectionError) as error:
+            raise SandboxError("the sandbox died while a command ran in it") from error
+        return int(answer["exit"])
+
+    async def open_file(self, path: str, *, write: bool, mode: int = 0o644) -> int:
+        """Open a file inside; returns a descriptor. No link leads out of the sandbox."""
+        message = {"op": "open", "path": path, "write": write, "mode": mode}
+        with self._open(b"R") as conn:
+            await wire.send_async(conn, message)
+            answer, fds = await wire.receive_fds_async(conn)
+        _raise_for(answer, path)
+        return fds[0]
+
+    async def transfer(self, message: dict[str, Any], descriptor: int) -> None:
+        """Run a ``pack`` or ``unpack`` request on a tar stream."""
+        with self._open(b"R") as conn:
+            await wire.send_async(conn, message, [descriptor])
+            answer = await wire.receive_async(conn)
+        _raise_for(answer, message["base"])
+
+
+_NAMESPACES = (
+    *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
+    *("--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv"),
+    *("--hostname", "sandbox"),
+)
+
+
+def _raise_for(answer: Mapping[str, Any], path: str) -> None:
+    if "error" not in answer:
+        return
+    number = answer.get("errno")
+    if number is None:
+        raise SandboxError(f"{path} in the sandbox: {answer['error']}")
+    raise OSError(number, os.strerror(number), path)
+
+
+def _hint(problem: str) -> str:
+    if "namespace" in problem or "ermission" in problem or "not permitted" in problem:
+        return (
+            ". This machine does not let this user make namespaces: allow them "
+            "(sysctl kernel.unprivileged_userns_clone=1, or run the container with "
+            "--security-opt seccomp=unconfined --cap-add SYS_ADMIN)"
+        )
+    return ""
+
+
+def write_launcher(directory: Path, *, warm: bool) -> None:
+    """Write what ``APEX_PYTHON`` names: the interpreter itself, or the launcher of forks."""
+    import sys
+
+    script = directory / "python"
+    if warm:
+        shutil.copy(Path(__file__).with_name("launch.py"), directory / "launch.py")
+        start = f'exec "{sys.executable}" -I -S /run/apex/launch.py "{sys.executable}" "$@"'
+    else:
+        start = f'exec "{sys.executable}" "$@"'
+    script.write_text(f"#!/bin/sh\n{start}\n")
+    script.chmod(0o755)

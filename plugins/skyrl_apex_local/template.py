@@ -1,0 +1,106 @@
+"""The template process: imports what sandboxes share, then forks a supervisor for each.
+
+Started as ``python -P -m skyrl_apex_local.template CONTROL_FD MODULE…`` with an empty
+environment, so that a fork carries no secret of the host process into a sandbox. A byte on the
+control channel brings a socket; a fork reads the request from it, joins the sandbox's control
+groups and namespaces, and becomes the supervisor.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from . import supervisor, wire
+from .privileges import create_user_namespace, hide_from_debuggers
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    failure = _preload(sys.argv[2:])
+    wire.send(control, {"error": failure} if failure else {"path": sys.path})
+    if failure:
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host process's to handle
+    gc.collect()
+    gc.freeze()
+    while True:
+        kind, fds, _, _ = socket.recv_fds(control, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        if not kind:
+            return
+        conn = socket.socket(fileno=fds[0])
+        if os.fork() == 0:
+            control.close()
+            _become_supervisor(conn)
+        conn.close()
+
+
+def _preload(modules: list[str]) -> str | None:
+    """Import the modules; returns what is wrong with them, if anything."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            return f"cannot preload module {module!r}: {type(error).__name__}: {error}"
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1:
+        return f"preloading {', '.join(modules)} started {threads - 1} threads: cannot fork safely"
+    return None
+
+
+def _become_supervisor(conn: socket.socket) -> NoReturn:
+    try:
+        request, (sandbox, control) = wire.receive(conn)
+        for path in request["cgroups"]:
+            with open(os.path.join(path, "cgroup.procs"), "w") as file:
+                file.write("0")
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")
+        setup = _enter(sandbox, request)
+        os.close(sandbox)
+        if os.fork() != 0:  # only a child is in the new PID namespace
+            os._exit(0)
+        wire.send(conn, {"ready": True})
+        conn.close()
+        supervisor.serve(socket.socket(fileno=control), setup)
+    except Exception as error:
+        wire.send(conn, {"error": f"cannot enter the sandbox: {type(error).__name__}: {error}"})
+    finally:
+        os._exit(1)
+
+
+def _enter(sandbox: int, request: dict[str, object]) -> supervisor.Setup:
+    """Join the namespaces of the process behind the descriptor ``sandbox`` (a pidfd)."""
+    first_uid, count = request["uids"]  # type: ignore[misc]
+    kinds = os.CLONE_NEWNS | os.CLONE_NEWPID | os.CLONE_NEWNET | os.CLONE_NEWIPC | os.CLONE_NEWUTS
+    host_root = os.stat("/")
+    namespace = None
+    if request["single_user"]:
+        kinds |= os.CLONE_NEWUSER
+    else:
+        namespace = create_user_namespace(first_uid, count)
+    os.setns(sandbox, kinds)
+    os.chdir("/")
+    if os.path.samestat(host_root, os.stat("/")):
+        raise RuntimeError("the sandbox has no root of its own yet")
+    if request["single_user"]:
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+        hide_from_debuggers()
+    return supervisor.Setup(
+        user_namespace=namespace,
+        first_uid=first_uid if namespace is not None else 0,
+        file_size_limit=request["file_size_limit"],
+        python_path=tuple(sys.path),
+        warm_python=len(sys.argv) > 2,
+    )
+
+
+if __name__ == "__main__":
+    main()
