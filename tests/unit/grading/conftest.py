@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import subprocess
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from harbor.environments.base import ExecResult
 from harbor.models.task.config import TaskOS
 from harbor.models.task.task import Task as HarborTask
 
-from skyrl_apex_hookspecs import FinishedTrial, Task
+from skyrl_apex_hookspecs import FinishedTrial, Outcome, Task, Trajectory
 
 TASK_TOML = 'version = "1.0"\n[agent]\n[verifier]\n[environment]\n'
 
@@ -89,6 +90,16 @@ class Bench:
             for i, text, main in criteria
         ]
         (self.task_dir / "tests" / "verifiers.json").write_text(json.dumps(document))
+
+    def trajectory(self) -> Trajectory:
+        return Trajectory(
+            task=Task(task_id="t1", directory=self.task_dir, instruction="Say 4."),
+            outcome=Outcome.MAX_TURNS,
+            tokens=array("i", [1]),
+            logprobs=array("f", [0.0]),
+            loss_mask=b"\0",
+            prompt_length=1,
+        )
 
     def finished(self, **changes: Any) -> FinishedTrial:
         task = Task(task_id="t1", directory=self.task_dir, instruction="Say 4.")

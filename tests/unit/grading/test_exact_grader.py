@@ -13,9 +13,15 @@ from skyrl_apex_plugin.grading.exact import ExactGrader
 
 async def score(bench: Any, answer: str | None, *checks: dict[str, Any], **kwargs: Any) -> float:
     grader = ExactGrader(checks=checks, **kwargs)
-    verdict = await grader.grade(bench.finished(answer=answer))
+    verdict = await grader.grade(bench.finished(answer=answer, trajectory=bench.trajectory()))
     assert verdict.score is not None
     return verdict.score
+
+
+async def test_an_agent_that_recorded_nothing_is_not_one_that_said_nothing(bench: Any) -> None:
+    grader = ExactGrader(checks=[{"kind": "contains", "value": "4"}])
+    with pytest.raises(VerifierError, match="no answer on record"):
+        await grader.grade(bench.finished(answer=None, trajectory=None))
 
 
 @pytest.mark.parametrize(
