@@ -24,13 +24,14 @@ def read_agent_record(trial_dir: Path) -> AgentRecord:
     Raises ``VerifierError`` when a file is there but cannot be read: grading the empty answer
     instead would turn a fault into a low score.
     """
-    path = trial_dir / "outcome.json"
-    if path.exists():
-        document = _json(path)
-        try:
-            return AgentRecord(outcome=Outcome(document["outcome"]), answer=document.get("answer"))
-        except (KeyError, ValueError) as error:
-            raise VerifierError(f"{path}: not a trial outcome: {error}") from error
+    from skyrl_apex_plugin.agent.record import read_outcome
+
+    try:
+        recorded = read_outcome(trial_dir)
+    except ValueError as error:
+        raise VerifierError(str(error)) from error
+    if recorded is not None:
+        return AgentRecord(outcome=recorded.outcome, answer=recorded.answer)
     path = trial_dir / "agent" / "trajectory.json"
     if path.exists():
         return AgentRecord(outcome=None, answer=_last_message(_json(path).get("steps", [])))

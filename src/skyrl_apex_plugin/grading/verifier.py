@@ -37,10 +37,10 @@ UNGRADED = frozenset(
         Outcome.TOOL_SESSION_LOST,
         Outcome.ENGINE_ERROR,
         Outcome.TOKEN_ERROR,
-        Outcome.CANCELLED,
     }
 )
-"""Outcomes with nothing to grade: a score for them would blame the policy for a fault."""
+"""Outcomes with nothing to grade: a score for them would blame the policy for a fault. An agent
+that was cancelled is graded: harbor verifies only those that it stopped at their time limit."""
 
 
 class ApexVerifier(BaseVerifier):

@@ -100,8 +100,13 @@ async def test_over_the_time_limit_is_written_too(bench: Any, verify: Verify) ->
     assert verdict is not None and "time limit" in (verdict.error or "")
 
 
+def outcome_document(outcome: str, answer: str | None = None) -> dict[str, Any]:
+    document: dict[str, Any] = {"schema": 1, "outcome": outcome, "answer": answer}
+    return {**document, "error_type": None, "error_message": None, "seconds": {}, "metrics": {}}
+
+
 async def test_answer_comes_from_the_outcome_file(bench: Any, verify: Verify) -> None:
-    document = {"schema": 1, "outcome": "complete", "answer": "42"}
+    document = outcome_document("complete", answer="42")
     (bench.trial_dir / "outcome.json").write_text(json.dumps(document))
     await verify(1.0)
     assert SEEN[0].answer == "42"
@@ -122,9 +127,9 @@ async def test_answer_of_any_other_harbor_agent(bench: Any, verify: Verify) -> N
     assert SEEN[0].trajectory is None
 
 
-@pytest.mark.parametrize("outcome", ["setup_error", "engine_error", "token_error", "cancelled"])
+@pytest.mark.parametrize("outcome", ["setup_error", "engine_error", "token_error"])
 async def test_nothing_is_graded_after_a_fault(bench: Any, verify: Verify, outcome: str) -> None:
-    (bench.trial_dir / "outcome.json").write_text(json.dumps({"schema": 1, "outcome": outcome}))
+    (bench.trial_dir / "outcome.json").write_text(json.dumps(outcome_document(outcome)))
     with pytest.raises(VerifierError, match=f"ended as {outcome}"):
         await verify(1.0)
     assert not SEEN
