@@ -147,8 +147,12 @@ class LocalEnvironment(BaseEnvironment):
             self.logger.warning(
                 "this host takes no %s limit for sandboxes (%s): none is set", controller, reason
             )
-        await self._apply_network_policy(self._network_policy)
-        await self._upload_environment_dir_after_start()
+        try:
+            await self._apply_network_policy(self._network_policy)
+            await self._upload_environment_dir_after_start()
+        except BaseException:
+            await self.stop(delete=True)
+            raise
 
     @override
     async def stop(self, delete: bool) -> None:

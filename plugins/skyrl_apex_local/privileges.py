@@ -78,6 +78,7 @@ def create_user_namespace(first_uid: int, count: int) -> int:
     pid = os.fork()
     if pid == 0:
         try:
+            ours.close()
             os.unshare(os.CLONE_NEWUSER)
             theirs.send(b"1")
             theirs.recv(1)

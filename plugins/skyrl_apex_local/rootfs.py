@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from .images import IMAGE_FILE, Image
 
@@ -96,8 +96,13 @@ class RootPlan:
             self._below += ["--ro-bind", str(source), target]
 
     def arguments(self) -> list[str]:
-        mounts = [part for target in sorted(self._mounts) for part in self._mounts[target]]
-        return [*self._below, "--proc", "/proc", "--dev", "/dev", *mounts]
+        result = [*self._below, "--proc", "/proc", "--dev", "/dev"]
+        for target in sorted(self._mounts):
+            # Left to itself, bubblewrap makes missing parents that only the host's root may enter.
+            for parent in reversed(PurePosixPath(target).parents[:-1]):
+                result += ["--dir", str(parent)]
+            result += self._mounts[target]
+        return [*result, "--remount-ro", "/"]
 
 
 def plan_root(

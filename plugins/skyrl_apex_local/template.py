@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from typing import NoReturn
 
 from . import supervisor, wire
@@ -55,6 +56,7 @@ def _preload(modules: list[str]) -> str | None:
 
 
 def _become_supervisor(conn: socket.socket) -> NoReturn:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         request, (sandbox, control) = wire.receive(conn)
         for path in request["cgroups"]:
@@ -66,11 +68,15 @@ def _become_supervisor(conn: socket.socket) -> NoReturn:
         os.close(sandbox)
         if os.fork() != 0:  # only a child is in the new PID namespace
             os._exit(0)
+    except Exception as error:
+        wire.send(conn, {"error": f"cannot enter the sandbox: {type(error).__name__}: {error}"})
+        os._exit(1)
+    try:
         wire.send(conn, {"ready": True})
         conn.close()
         supervisor.serve(socket.socket(fileno=control), setup)
-    except Exception as error:
-        wire.send(conn, {"error": f"cannot enter the sandbox: {type(error).__name__}: {error}"})
+    except Exception:
+        traceback.print_exc()  # to the host process's stderr: a fault of this package
     finally:
         os._exit(1)
 

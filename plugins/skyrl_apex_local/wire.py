@@ -34,8 +34,9 @@ def _decode(body: bytes) -> dict[str, Any]:
 def send(conn: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
     """Send one message over a blocking socket; ``fds`` are duplicated into the receiver."""
     data = _encode(message)
-    sent = socket.send_fds(conn, [data], list(fds)) if fds else conn.send(data)
-    conn.sendall(data[sent:])
+    sent = socket.send_fds(conn, [data], list(fds)) if fds else 0
+    if sent < len(data):  # the peer may be gone once it has everything
+        conn.sendall(data[sent:])
 
 
 def receive(conn: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -67,7 +68,8 @@ async def send_async(
     always fit an empty buffer: send them with the first message of a connection only."""
     data = _encode(message)
     sent = socket.send_fds(conn, [data], list(fds)) if fds else 0
-    await asyncio.get_running_loop().sock_sendall(conn, data[sent:])
+    if sent < len(data):
+        await asyncio.get_running_loop().sock_sendall(conn, data[sent:])
 
 
 async def receive_async(conn: socket.socket) -> dict[str, Any]:
