@@ -100,12 +100,10 @@ class EgressProxy:
             await self._serve(reader, writer)
         except Refused as refusal:
             self._log.info("sandbox network: %s", refusal)
-            body = f"{refusal}\n".encode()
-            head = f"HTTP/1.1 403 Forbidden\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            writer.write(head.encode() + body)
+            writer.write(_response("403 Forbidden", f"{refusal}\n"))
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             self._log.info("sandbox network: %s", error)
-            writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            writer.write(_response("502 Bad Gateway", f"{error}\n"))
         except asyncio.CancelledError:
             return  # the proxy was closed, or the policy changed
         finally:
@@ -150,6 +148,12 @@ class EgressProxy:
                 remote.close()
                 failure = error
         raise failure or OSError(f"{host} has no address")
+
+
+def _response(status: str, text: str) -> bytes:
+    body = text.encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + body
 
 
 def _is_connection_header(line: bytes) -> bool:

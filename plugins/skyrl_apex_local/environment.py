@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -53,7 +54,6 @@ class LocalEnvironment(BaseEnvironment):
     :param image: image name; else ``ecr_image`` of the task's ``archipelago.json``.
     :param images: image name to the directory it is unpacked in.
     :param writable: further directories inside that may be written to.
-    :param preload: modules that Python programs inside find imported; else what the image says.
     :param processes: most processes at once, where the host allows limits.
     """
 
@@ -64,7 +64,6 @@ class LocalEnvironment(BaseEnvironment):
         image: str | None = None,
         images: Mapping[str, str] | None = None,
         writable: Sequence[str] = (),
-        preload: Sequence[str] | None = None,
         processes: int = DEFAULT_PROCESSES,
         **kwargs: Any,
     ) -> None:
@@ -72,7 +71,6 @@ class LocalEnvironment(BaseEnvironment):
         self._image_name = image
         self._images = dict(images or {})
         self._writable = tuple(writable)
-        self._preload = None if preload is None else tuple(preload)
         self._processes = processes
         self._sandbox: Sandbox | None = None
         self._tunnels: dict[int, tuple[Tunnel, str]] = {}
@@ -122,7 +120,6 @@ class LocalEnvironment(BaseEnvironment):
         image = self._find_image()
         megabytes = self._effective_memory_mb
         storage = self._effective_storage_mb
-        preload = self._preload if self._preload is not None else image.preload if image else ()
         return SandboxSpec(
             bwrap=find_bwrap(self._bwrap),
             image=image,
@@ -133,7 +130,6 @@ class LocalEnvironment(BaseEnvironment):
             ),
             file_size_limit=storage * 2**20 if storage else None,
             writable=self._writable,
-            preload=preload,
         )
 
     @override
@@ -192,7 +188,9 @@ class LocalEnvironment(BaseEnvironment):
             await self._proxy.start()
 
     def _environment(self, env: dict[str, str] | None) -> dict[str, str]:
-        base = {"PATH": _PATH, "LANG": "C.UTF-8", "APEX_PYTHON": "/run/apex/python"}
+        base = {"PATH": _PATH, "LANG": "C.UTF-8"}
+        if self._running().has_host_python:
+            base["APEX_PYTHON"] = sys.executable
         if self._proxy_url is not None:
             for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
                 base[name] = self._proxy_url
@@ -223,7 +221,7 @@ class LocalEnvironment(BaseEnvironment):
     @override
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         source = Path(source_path)
-        mode = source.stat().st_mode & 0o777
+        mode = (await asyncio.to_thread(source.stat)).st_mode & 0o777
         descriptor = await self._running().open_file(str(target_path), write=True, mode=mode)
         await asyncio.to_thread(_copy_into, source, descriptor)
 
@@ -245,30 +243,24 @@ class LocalEnvironment(BaseEnvironment):
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         with tempfile.TemporaryFile() as stream:
             await self._pack_inside(stream, str(source_dir), ["."], mode="w|")
+            stream.seek(0)
             await asyncio.to_thread(_unpack, stream, Path(target_dir), self.logger.warning)
 
-    async def snapshot(self, paths: Sequence[str], target_path: Path | str) -> Path:
-        """Write the given paths of the sandbox to a gzip tar, members relative to ``/``.
+    async def snapshot(self, paths: Sequence[str], target_path: str) -> None:
+        """Write the given paths to a gzip tar inside the sandbox, members relative to ``/``.
 
-        Paths that do not exist are left out. Returns the file's path.
+        Paths that do not exist are left out. Only the sandbox's root may read the file.
         """
         names = [str(PurePosixPath(path)).lstrip("/") for path in paths]
-        target = Path(target_path)
-        partial = target.with_name(f".{target.name}.partial")
-        try:
-            with partial.open("wb") as stream:
-                await self._pack_inside(stream, "/", names, mode="w|gz", missing_ok=True)
-            os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
-        return target
+        descriptor = await self._running().open_file(target_path, write=True, mode=0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            await self._pack_inside(stream, "/", names, mode="w|gz", missing_ok=True)
 
     async def _pack_inside(
         self, stream: Any, base: str, names: list[str], *, mode: str, missing_ok: bool = False
     ) -> None:
         message = {"op": "pack", "base": base, "names": names, "mode": mode}
         await self._running().transfer({**message, "missing_ok": missing_ok}, stream.fileno())
-        stream.seek(0)
 
 
 def _copy_into(source: Path, descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""Where the files of a world's image are, and what the image says about itself."""
+"""Where the files of a world's image are."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-IMAGE_FILE = "apex-image.json"
-"""Optional file at the top of an image directory; see :class:`Image`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +18,6 @@ class Image:
     """
 
     directory: Path
-    preload: tuple[str, ...] = ()
-    """Modules that the image's Python programs import (``preload`` in ``apex-image.json``)."""
 
     @property
     def whole_system(self) -> bool:
@@ -54,18 +48,7 @@ def find_image(name: str, overrides: Mapping[str, str]) -> Image:
             f'directory. Unpack it there, or name its directory: images={{"{name}": DIR}} '
             "(environment option) or APEX_IMAGES_DIR"
         )
-    return Image(directory.resolve(), tuple(_description(directory).get("preload", ())))
-
-
-def _description(directory: Path) -> dict[str, Any]:
-    path = directory / IMAGE_FILE
-    if not path.is_file():
-        return {}
-    described = json.loads(path.read_text())
-    preload = described.get("preload", [])
-    if not isinstance(preload, list) or not all(isinstance(name, str) for name in preload):
-        raise ValueError(f"{path}: preload must be a list of module names, got {preload!r}")
-    return dict(described)
+    return Image(directory.resolve())
 
 
 def image_of_task(task_dir: Path) -> str | None:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
-import runpy
 import signal
 import socket
-import struct
-import sys
 import tarfile
-import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -83,62 +79,6 @@ def _execute(message: dict[str, Any], fds: list[int], setup: Setup) -> NoReturn:
         os._exit(code)
 
 
-def serve_python(conn: socket.socket, setup: Setup) -> None:
-    """Run a Python program for a process inside the sandbox, as the user who asks.
-
-    The asking process is the launcher (:mod:`.launch`); when it goes away, so does the program.
-    """
-    credentials = conn.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, gid = struct.unpack("3i", credentials)
-    message, fds = wire.receive(conn)
-    user = f"{uid - setup.first_uid}:{gid - setup.first_uid}"
-    code = run(conn, lambda: _run_python(message, fds, user, setup))
-    wire.send(conn, {"exit": code})
-
-
-def _run_python(message: dict[str, Any], fds: list[int], user: str, setup: Setup) -> NoReturn:
-    code = 1
-    try:
-        for number, descriptor in enumerate(fds):
-            os.dup2(descriptor, number)
-            os.close(descriptor)
-        _leave_supervisor_state(setup)
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python itself sets it
-        _take_identity(user, setup)
-        os.chdir(message["cwd"])
-        os.environ.clear()
-        os.environ.update(message["env"])
-        code = _run_main(message["argv"], setup)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _run_main(argv: list[str], setup: Setup) -> int:
-    """``python argv…`` for ``-m module …`` and ``script …``; returns the exit code."""
-    extra = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path]
-    sys.path[:] = [*extra, *setup.python_path]
-    sys.path_importer_cache.clear()
-    try:
-        if argv[0] == "-m":
-            sys.argv = argv[1:]
-            sys.path.insert(0, os.getcwd())
-            runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
-        else:
-            sys.argv = argv
-            sys.path.insert(0, os.path.dirname(os.path.realpath(argv[0])))
-            runpy.run_path(argv[0], run_name="__main__")
-    except SystemExit as ended:
-        if ended.code is None or isinstance(ended.code, int):
-            return ended.code or 0
-        print(ended.code, file=sys.stderr)
-        return 1
-    return 0
-
-
 def _open(conn: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
     """Open a file as the sandbox's user and hand over the descriptor: no link leads outside."""
     path, writing = message["path"], message["write"]
@@ -155,21 +95,20 @@ def _open(conn: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
 def _pack(conn: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
     """Write the given paths as a tar stream into the descriptor."""
     base = message["base"]
-    with os.fdopen(fds[0], "wb") as stream:
-        with tarfile.open(fileobj=stream, mode=message["mode"]) as archive:
-            for name in message["names"]:
-                path = os.path.join(base, name)
-                if os.path.lexists(path) or not message["missing_ok"]:
-                    archive.add(path, arcname=name)
+    mode = message["mode"]
+    with os.fdopen(fds[0], "wb") as stream, tarfile.open(fileobj=stream, mode=mode) as archive:
+        for name in message["names"]:
+            path = os.path.join(base, name)
+            if os.path.lexists(path) or not message["missing_ok"]:
+                archive.add(path, arcname=name)
     wire.send(conn, {})
 
 
 def _unpack(conn: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
     """Extract the tar stream of the descriptor into a directory, as the sandbox's user."""
     os.makedirs(message["base"], exist_ok=True)
-    with os.fdopen(fds[0], "rb") as stream:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
-            archive.extractall(message["base"], filter="tar")
+    with os.fdopen(fds[0], "rb") as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        archive.extractall(message["base"], filter="tar")
     wire.send(conn, {})
 
 

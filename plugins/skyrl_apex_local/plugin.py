@@ -10,5 +10,5 @@ def apex_register_sandboxes(register: Register) -> None:
     register(
         "archipelago-local",
         "skyrl_apex_local.environment:LocalEnvironment",
-        summary="Linux namespaces through bubblewrap: no containers, no daemon, about 0.1 s to start.",
+        summary="Linux namespaces through bubblewrap: no containers and no daemon.",
     )

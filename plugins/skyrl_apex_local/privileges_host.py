@@ -24,10 +24,14 @@ class HostPrivileges:
     @classmethod
     def detect(cls) -> HostPrivileges:
         status = dict(
-            line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line
+            line.split(":\t", 1)
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if ":\t" in line
         )
         capable = int(status["CapEff"], 16) >> _CAP_SYS_ADMIN & 1
-        mapped = [int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+        mapped = [
+            int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines()
+        ]
         everything_mapped = sum(mapped) >= (_FIRST_BLOCK + _BLOCKS) * _RANGE
         return cls(single_user=not (os.geteuid() == 0 and capable and everything_mapped))
 

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from .images import IMAGE_FILE, Image
+from .images import Image
 
 PRIVATE_DIRECTORIES = (
     "/filesystem",
@@ -22,6 +22,7 @@ PRIVATE_DIRECTORIES = (
     "/solution",
     "/tmp",
     "/var/tmp",
+    "/var/lib/apex",
     "/root",
     "/workspace",
     "/dev/shm",
@@ -119,8 +120,6 @@ def plan_root(
     for path in dict.fromkeys((*PRIVATE_DIRECTORIES, *writable)):
         source = _private_directory(backing, path, image)
         plan.writable(source, path)
-    (backing / "run").mkdir()
-    plan.read_only(backing / "run", "/run/apex")
     if image is None or not image.whole_system:
         _plan_host_system(plan, backing, python_paths)
     if image is not None:
@@ -166,7 +165,7 @@ def _plan_image(plan: RootPlan, backing: Path, image: Image) -> None:
             if (image.directory / "etc" / name).is_file():
                 plan.read_only(_own_etc(backing, name), f"/etc/{name}")
     for entry in sorted(image.directory.iterdir()):
-        if entry.name in (IMAGE_FILE, "proc", "sys", "dev", "run"):
+        if entry.name in ("proc", "sys", "dev"):
             continue
         if not image.whole_system and entry.name in (*_SYSTEM, "etc"):
             raise ValueError(
@@ -179,7 +178,7 @@ def _plan_image(plan: RootPlan, backing: Path, image: Image) -> None:
 def give_to(backing: Path, uid: int) -> None:
     """Make the sandbox's root the owner of its private directories."""
     for path in backing.iterdir():
-        if path.is_dir() and path.name != "run":
+        if path.is_dir():
             os.chown(path, uid, uid)
             for parent, directories, files in os.walk(path):
                 for name in (*directories, *files):

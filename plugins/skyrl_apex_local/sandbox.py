@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from . import cgroups, wire
@@ -19,7 +17,7 @@ from .output import OutputPipe
 from .privileges_host import HostPrivileges
 from .rootfs import give_to, plan_root
 from .state import SandboxState
-from .template_client import Template, open_request, python_paths, template_for
+from .template_client import Template, open_request, python_paths, running_template
 
 READY_TIMEOUT_SEC = 60.0
 Stream = Literal["stdout", "stderr"]
@@ -43,7 +41,6 @@ class SandboxSpec:
     limits: cgroups.Limits = field(default_factory=cgroups.Limits)
     file_size_limit: int | None = None
     writable: tuple[str, ...] = ()
-    preload: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +66,11 @@ class Sandbox:
     def running(self) -> bool:
         return self._control is not None
 
+    @property
+    def has_host_python(self) -> bool:
+        """Whether this process's Python installation is visible inside."""
+        return self.spec.image is None or not self.spec.image.whole_system
+
     async def start(self) -> None:
         """Set the sandbox up; on any failure, cancellation included, nothing is left.
 
@@ -84,7 +86,7 @@ class Sandbox:
 
     async def _start(self) -> None:
         privileges = HostPrivileges.detect()
-        template = await template_for(self.spec.preload)
+        template = await running_template()
         state = self._state = SandboxState.create()
         uids = privileges.choose_uids(state.name)
         mounts = await asyncio.to_thread(self._plan, state, template, uids[0], privileges)
@@ -117,7 +119,6 @@ class Sandbox:
         )
         if not privileges.single_user:
             give_to(state.backing, first_uid)
-        write_launcher(state.backing / "run", warm=bool(spec.preload))
         return mounts
 
     async def _start_bwrap(self, mounts: Sequence[str], privileges: HostPrivileges) -> int:
@@ -225,17 +226,18 @@ class Sandbox:
         :raises SandboxError: when the sandbox died under the command.
         """
         message = {"op": "exec", "command": command, "cwd": cwd, "user": user, "env": dict(env)}
-        with self._open(b"R") as conn, OutputPipe("stdout", on_output) as out:
-            with OutputPipe("stderr", on_output) as err:
-                await wire.send_async(conn, message, [out.write_end, err.write_end])
-                out.start()
-                err.start()
-                code = await self._exit_code(conn, timeout_sec, command)
-                return Completed(await out.finish(), await err.finish(), code)
+        with (
+            self._open(b"R") as conn,
+            OutputPipe("stdout", on_output) as out,
+            OutputPipe("stderr", on_output) as err,
+        ):
+            await wire.send_async(conn, message, [out.write_end, err.write_end])
+            out.start()
+            err.start()
+            code = await self._exit_code(conn, timeout_sec, command)
+            return Completed(await out.finish(), await err.finish(), code)
 
-    async def _exit_code(
-        self, conn: socket.socket, timeout_sec: float | None, command: str
-    ) -> int:
+    async def _exit_code(self, conn: socket.socket, timeout_sec: float | None, command: str) -> int:
         try:
             async with asyncio.timeout(timeout_sec):
                 answer = await wire.receive_async(conn)
@@ -291,17 +293,3 @@ def _hint(problem: str) -> str:
             "--security-opt seccomp=unconfined --cap-add SYS_ADMIN)"
         )
     return ""
-
-
-def write_launcher(directory: Path, *, warm: bool) -> None:
-    """Write what ``APEX_PYTHON`` names: the interpreter itself, or the launcher of forks."""
-    import sys
-
-    script = directory / "python"
-    if warm:
-        shutil.copy(Path(__file__).with_name("launch.py"), directory / "launch.py")
-        start = f'exec "{sys.executable}" -I -S /run/apex/launch.py "{sys.executable}" "$@"'
-    else:
-        start = f'exec "{sys.executable}" "$@"'
-    script.write_text(f"#!/bin/sh\n{start}\n")
-    script.chmod(0o755)

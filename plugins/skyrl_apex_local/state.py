@@ -19,7 +19,9 @@ def state_root() -> Path:
     :raises PermissionError: when the directory belongs to somebody else.
     """
     configured = os.environ.get("APEX_SANDBOX_DIR")
-    root = Path(configured) if configured else Path(tempfile.gettempdir(), f"skyrl-apex-{os.getuid()}")
+    root = (
+        Path(configured) if configured else Path(tempfile.gettempdir(), f"skyrl-apex-{os.getuid()}")
+    )
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if root.stat().st_uid != os.getuid():
         raise PermissionError(

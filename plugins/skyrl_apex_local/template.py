@@ -1,7 +1,7 @@
-"""The template process: imports what sandboxes share, then forks a supervisor for each.
+"""The template process: a small Python that forks a supervisor for each sandbox.
 
-Started as ``python -P -m skyrl_apex_local.template CONTROL_FD MODULE…`` with an empty
-environment, so that a fork carries no secret of the host process into a sandbox. A byte on the
+Started as ``python -P -m skyrl_apex_local.template CONTROL_FD`` with an empty environment, so
+that a fork carries no secret of the host process into a sandbox. A byte on the
 control channel brings a socket; a fork reads the request from it, joins the sandbox's control
 groups and namespaces, and becomes the supervisor.
 """
@@ -9,13 +9,12 @@ groups and namespaces, and becomes the supervisor.
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import signal
 import socket
 import sys
 import traceback
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from . import supervisor, wire
 from .privileges import create_user_namespace, hide_from_debuggers
@@ -23,36 +22,18 @@ from .privileges import create_user_namespace, hide_from_debuggers
 
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
-    failure = _preload(sys.argv[2:])
-    wire.send(control, {"error": failure} if failure else {"path": sys.path})
-    if failure:
-        return
+    wire.send(control, {"path": sys.path})
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host process's to handle
-    gc.collect()
     gc.freeze()
     while True:
         kind, fds, _, _ = socket.recv_fds(control, 1, 1, socket.MSG_CMSG_CLOEXEC)
         if not kind:
             return
-        conn = socket.socket(fileno=fds[0])
-        if os.fork() == 0:
-            control.close()
-            _become_supervisor(conn)
-        conn.close()
-
-
-def _preload(modules: list[str]) -> str | None:
-    """Import the modules; returns what is wrong with them, if anything."""
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except Exception as error:
-            return f"cannot preload module {module!r}: {type(error).__name__}: {error}"
-    threads = len(os.listdir("/proc/self/task"))
-    if threads > 1:
-        return f"preloading {', '.join(modules)} started {threads - 1} threads: cannot fork safely"
-    return None
+        with socket.socket(fileno=fds[0]) as conn:
+            if os.fork() == 0:
+                control.close()
+                _become_supervisor(conn)
 
 
 def _become_supervisor(conn: socket.socket) -> NoReturn:
@@ -81,9 +62,9 @@ def _become_supervisor(conn: socket.socket) -> NoReturn:
         os._exit(1)
 
 
-def _enter(sandbox: int, request: dict[str, object]) -> supervisor.Setup:
+def _enter(sandbox: int, request: dict[str, Any]) -> supervisor.Setup:
     """Join the namespaces of the process behind the descriptor ``sandbox`` (a pidfd)."""
-    first_uid, count = request["uids"]  # type: ignore[misc]
+    first_uid, count = request["uids"]
     kinds = os.CLONE_NEWNS | os.CLONE_NEWPID | os.CLONE_NEWNET | os.CLONE_NEWIPC | os.CLONE_NEWUTS
     host_root = os.stat("/")
     namespace = None
@@ -101,10 +82,7 @@ def _enter(sandbox: int, request: dict[str, object]) -> supervisor.Setup:
         hide_from_debuggers()
     return supervisor.Setup(
         user_namespace=namespace,
-        first_uid=first_uid if namespace is not None else 0,
         file_size_limit=request["file_size_limit"],
-        python_path=tuple(sys.path),
-        warm_python=len(sys.argv) > 2,
     )
 
 

@@ -1,4 +1,4 @@
-"""The host's side of the template process: one for each set of preloaded modules."""
+"""The host's side of the template process, of which every host process has one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from . import wire
 
-START_TIMEOUT_SEC = 120.0
+START_TIMEOUT_SEC = 60.0
 
 
 class TemplateError(RuntimeError):
@@ -33,17 +33,17 @@ def open_request(channel: socket.socket, kind: bytes) -> socket.socket:
 class Template:
     """A running template process. It ends when this process closes the channel or ends.
 
-    Starting blocks until the modules are imported.
+    Starting blocks until it is up.
 
-    :raises TemplateError: when it does not come up, or cannot import a module.
+    :raises TemplateError: when it does not come up.
     """
 
-    def __init__(self, preload: Sequence[str]) -> None:
+    def __init__(self) -> None:
         self._owner = os.getpid()
         self.channel, theirs = socket.socketpair()
         with theirs:
             module = f"{__package__}.template"
-            command = [sys.executable, "-P", "-m", module, str(theirs.fileno()), *preload]
+            command = [sys.executable, "-P", "-m", module, str(theirs.fileno())]
             self._process = subprocess.Popen(
                 command,
                 pass_fds=[theirs.fileno()],
@@ -60,9 +60,6 @@ class Template:
                 f"the sandbox template ({' '.join(command)}) did not start: exit code "
                 f"{self._process.returncode}"
             ) from error
-        if "error" in answer:
-            self.close()
-            raise TemplateError(answer["error"])
         self.import_path: tuple[str, ...] = tuple(answer["path"])
         self.channel.setblocking(False)
 
@@ -91,24 +88,23 @@ class Template:
         self._process.wait()
 
 
-_templates: dict[tuple[str, ...], Template] = {}
+_template: Template | None = None
 _start_lock = threading.Lock()
 
 
-async def template_for(preload: Sequence[str]) -> Template:
-    """The template of this process with these modules; started on first use."""
-    running = _templates.get(tuple(preload))
-    if running is not None and running.usable:
-        return running
-    return await asyncio.to_thread(_start_template, tuple(preload))
+async def running_template() -> Template:
+    """The template of this process; started on first use, and again when it died."""
+    if _template is not None and _template.usable:
+        return _template
+    return await asyncio.to_thread(_start_template)
 
 
-def _start_template(preload: tuple[str, ...]) -> Template:
+def _start_template() -> Template:
+    global _template
     with _start_lock:
-        running = _templates.get(preload)
-        if running is None or not running.usable:
-            running = _templates[preload] = Template(preload)
-        return running
+        if _template is None or not _template.usable:
+            _template = Template()
+        return _template
 
 
 def python_paths(import_path: Sequence[str]) -> list[Path]:

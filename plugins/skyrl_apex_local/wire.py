@@ -44,9 +44,7 @@ def receive(conn: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
     :raises ConnectionLost: when the peer closed the connection.
     """
-    header, fds, _, _ = socket.recv_fds(
-        conn, _LENGTH.size, MAX_FDS, socket.MSG_CMSG_CLOEXEC
-    )
+    header, fds, _, _ = socket.recv_fds(conn, _LENGTH.size, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
     header += _read(conn, _LENGTH.size - len(header))
     return _decode(_read(conn, _LENGTH.unpack(header)[0])), fds
 
@@ -61,9 +59,7 @@ def _read(conn: socket.socket, count: int) -> bytes:
     return bytes(chunks)
 
 
-async def send_async(
-    conn: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()
-) -> None:
+async def send_async(conn: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
     """:func:`send` for a non-blocking socket. Descriptors go with the first bytes, which
     always fit an empty buffer: send them with the first message of a connection only."""
     data = _encode(message)
@@ -84,9 +80,7 @@ async def receive_async(conn: socket.socket) -> dict[str, Any]:
 async def receive_fds_async(conn: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Receive one message with descriptors over a non-blocking socket."""
     await _readable(conn)
-    header, fds, _, _ = socket.recv_fds(
-        conn, _LENGTH.size, MAX_FDS, socket.MSG_CMSG_CLOEXEC
-    )
+    header, fds, _, _ = socket.recv_fds(conn, _LENGTH.size, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
     if len(header) < _LENGTH.size:
         header += await _read_async(conn, _LENGTH.size - len(header))
     return _decode(await _read_async(conn, _LENGTH.unpack(header)[0])), fds
