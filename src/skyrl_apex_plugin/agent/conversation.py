@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -37,14 +36,6 @@ class ModelTurn:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenSpan:
-    """Sampled token IDs with their logprobs, for the record."""
-
-    token_ids: array[int]
-    logprobs: array[float]
 
 
 class Conversation(Protocol):
@@ -82,9 +73,9 @@ class Conversation(Protocol):
         ...
 
     def checkpoint(self) -> None:
-        """Write the token record, if there is one."""
+        """Write the token record, if there is one and the last write is some time ago."""
         ...
 
     async def aclose(self) -> None:
-        """Release what the conversation holds. Never raises."""
+        """Write the token record a last time and release what the conversation holds."""
         ...

@@ -27,6 +27,9 @@ from skyrl_apex_plugin.tito.truncate import truncate_middle
 from .conversation import Message, ModelTurn, RequestedCall
 from .settings import AgentSettings
 
+CHECKPOINT_SEC = 5.0
+"""A killed run loses at most the tokens of this many seconds."""
+
 
 class TokenConversation:
     """A conversation whose tokens are exactly those that were sampled or appended.
@@ -54,7 +57,7 @@ class TokenConversation:
         self._path = path
         self._session_id = session_id
         self.ledger = TokenLedger(self._renderer.start(list(messages)))
-        self._open = False
+        self._saved_at = time.monotonic()
 
     async def next_turn(self) -> ModelTurn:
         room = self.tokens_left()
@@ -80,7 +83,6 @@ class TokenConversation:
             model_seconds=seconds,
             weight_version=sample.weight_version,
         )
-        self._open = True
         parsed = self._renderer.parse(sample.token_ids)
         number = len(self.ledger.turns)
         return ModelTurn(
@@ -88,7 +90,7 @@ class TokenConversation:
             reasoning=parsed.reasoning or "",
             calls=tuple(
                 RequestedCall(
-                    call_id=f"call_{number}_{index}",
+                    call_id=call.call_id or f"call_{number}_{index}",
                     name=call.name,
                     arguments=call.arguments or {},
                     error=call.error,
@@ -118,7 +120,6 @@ class TokenConversation:
         self.ledger.annotate_turn(
             calls=tuple(calls), tool_seconds=tool_seconds, malformed=malformed
         )
-        self._open = False
         return self.ledger.turns[-1]
 
     def observe(self, messages: Sequence[Message]) -> None:
@@ -137,9 +138,16 @@ class TokenConversation:
         return truncate_middle(text, max_tokens, self._tokenizer)
 
     def checkpoint(self) -> None:
+        # The whole stream is checked and written: not after each of many quick turns.
+        if time.monotonic() - self._saved_at >= CHECKPOINT_SEC:
+            self._save()
+
+    def _save(self) -> None:
         self.ledger.save(self._path)
+        self._saved_at = time.monotonic()
 
     async def aclose(self) -> None:
+        self._save()
         await self._sampler.finish(self._session_id)
         await self._sampler.aclose()
 
