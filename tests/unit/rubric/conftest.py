@@ -43,6 +43,8 @@ class FakeJudge:
 
     fault: Callable[[dict[str, Any]], str | None] = lambda request: None
     """Called with each request; names a fault or nothing."""
+    faults: dict[str, Callable[[], str | None]] = field(default_factory=dict)
+    """The same for the requests of one model."""
     delay: float = 0.0
     url: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -66,12 +68,16 @@ class FakeJudge:
             self.requests.append(body)
             self.headers.append(head)
             await asyncio.sleep(self.delay)
-            await self._answer(writer, self._reply(body), self.fault(body))
+            await self._answer(writer, self._reply(body), self._fault(body))
         except (ConnectionError, asyncio.IncompleteReadError):
             return
         finally:
             self.at_once -= 1
             writer.close()
+
+    def _fault(self, body: dict[str, Any]) -> str | None:
+        of_model = self.faults.get(body["model"])
+        return of_model() if of_model else self.fault(body)
 
     def _reply(self, body: dict[str, Any]) -> dict[str, Any]:
         system, user = (message["content"] for message in body["messages"])
