@@ -1,0 +1,259 @@
+"""Parquet shards to task directories: streaming, parallel, resumable, atomic for each task.
+
+A task is unpacked in ``OUT/.skyrl-apex/partial`` and moved to its place when it is whole. Before
+the move, a stamp in ``OUT/.skyrl-apex/stamps`` records the archive's digest; a later run takes a
+task for done when its directory is there and the stamp fits.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import multiprocessing
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from skyrl_apex_plugin.data.archive import unpack
+from skyrl_apex_plugin.data.limits import Limits, Refused, task_path
+from skyrl_apex_plugin.data.shards import Row, read_paths, read_rows
+from skyrl_apex_plugin.files import write_atomic
+
+STATE = ".skyrl-apex"
+DEFAULT_CACHE = Path("~/.cache/skyrl-apex/tasks")
+LARGEST_QUEUE = 64 * 2**20
+"""Bytes of archives that wait for a worker."""
+LOCK_SECONDS = 10.0
+
+OnRow = Callable[[int], None]
+"""Called after each row with the bytes of its archive."""
+
+
+@dataclass(slots=True)
+class Extraction:
+    """What came of the rows. ``refused`` maps a row's place to the reason."""
+
+    extracted: int = 0
+    kept: int = 0
+    """Tasks that were there already, from the same archive."""
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def extract(
+    shards: Sequence[Path],
+    out: Path,
+    *,
+    limits: Limits | None = None,
+    workers: int | None = None,
+    on_row: OnRow = lambda size: None,
+) -> Extraction:
+    """Extract every row of ``shards`` into ``out``; rows that are refused do not stop the others.
+
+    :param workers: processes that unpack; by default one for each CPU, at most 8.
+
+    Raises ``ValueError`` for files that are no shards, and when another extraction is at work in
+    ``out``.
+    """
+    refused = _refused_paths(shards)
+    result = Extraction(refused={row.where: reason for row, reason in refused.values()})
+    out.mkdir(parents=True, exist_ok=True)
+    with _exclusive(out) as lock:
+        shutil.rmtree(_partial(out), ignore_errors=True)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        rows = (row for shard in shards for row in read_rows(shard))
+        wanted = (row for row in rows if (row.shard, row.number) not in refused)
+        count = workers or min(os.cpu_count() or 1, 8)
+        for row, reason, done in _unpacked(wanted, out, limits or Limits(), count):
+            if reason is not None:
+                result.refused[row.where] = reason
+            elif done:
+                result.extracted += 1
+            else:
+                result.kept += 1
+            on_row(len(row.data or b""))
+        shutil.rmtree(_partial(out), ignore_errors=True)
+    return result
+
+
+def extract_to_cache(shard: Path, cache_dir: Path | None) -> Path:
+    """Extract a shard once for each of its versions; returns the directory.
+
+    Raises ``ValueError`` listing the rows when any is refused.
+    """
+    state = shard.stat()
+    version = f"{shard} {state.st_size} {state.st_mtime_ns}"
+    name = f"{shard.stem}-{hashlib.sha256(version.encode()).hexdigest()[:12]}"
+    out = (cache_dir or DEFAULT_CACHE).expanduser() / name
+    whole = out / STATE / "whole"
+    if not whole.exists():
+        result = extract([shard], out)
+        if result.refused:
+            reasons = "; ".join(f"{where}: {why}" for where, why in result.refused.items())
+            raise ValueError(f"{shard}: {len(result.refused)} rows are no tasks: {reasons}")
+        write_atomic(whole, version)
+    return out
+
+
+def _refused_paths(shards: Sequence[Path]) -> dict[tuple[Path, int], tuple[Row, str]]:
+    """Rows whose path is unusable or claimed by another row; of such a pair neither is taken."""
+    refused: dict[tuple[Path, int], tuple[Row, str]] = {}
+    owners: dict[PurePosixPath, Row] = {}
+    for shard in shards:
+        for row in read_paths(shard):
+            try:
+                path = task_path(row.path)
+            except Refused as reason:
+                refused[row.shard, row.number] = (row, str(reason))
+                continue
+            other = owners.setdefault(path, row)
+            if other is not row:
+                for each, partner in ((row, other), (other, row)):
+                    reason_text = f"path {row.path!r} is also that of {partner.where}"
+                    refused[each.shard, each.number] = (each, reason_text)
+    for path, row in owners.items():
+        for parent in path.parents:
+            if parent in owners:
+                reason_text = f"path {row.path!r} is inside the task of {owners[parent].where}"
+                refused[row.shard, row.number] = (row, reason_text)
+    return refused
+
+
+Outcome = tuple[Row, str | None, bool]
+"""The row, the reason why it was refused, and whether it was unpacked now."""
+
+
+def _unpacked(rows: Iterator[Row], out: Path, limits: Limits, workers: int) -> Iterator[Outcome]:
+    """Outcomes in the order of the rows, with a bounded number of archives in memory."""
+    if workers == 1:
+        for row in rows:
+            yield (row, *_unpack_row(row, out, limits))
+        return
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("forkserver"),
+        initializer=_start_worker,
+        initargs=(out,),
+    )
+    waiting: deque[tuple[Row, Future[tuple[str | None, bool]]]] = deque()
+    queued = 0
+    with pool:
+        for row in rows:
+            queued += len(row.data or b"")
+            waiting.append((row, pool.submit(_unpack_row, row, out, limits)))
+            while waiting and (queued > LARGEST_QUEUE or len(waiting) > 16 * workers):
+                queued -= len(waiting[0][0].data or b"")
+                yield _outcome(*waiting.popleft())
+        while waiting:
+            yield _outcome(*waiting.popleft())
+
+
+def _outcome(row: Row, future: Future[tuple[str | None, bool]]) -> Outcome:
+    try:
+        return (row, *future.result())
+    except BrokenProcessPool as error:
+        raise RuntimeError(
+            f"a worker was killed while it unpacked {row.where} or a row near it (out of memory?); "
+            "run the same command again to go on, with fewer --workers"
+        ) from error
+
+
+def _unpack_row(row: Row, out: Path, limits: Limits) -> tuple[str | None, bool]:
+    """Put one task in its place. Returns the reason for a refusal, and whether it was unpacked."""
+    if not row.data:
+        return f"task_binary is {'null' if row.data is None else 'empty'}", False
+    target = out / task_path(row.path)
+    stamp = out / STATE / "stamps" / f"{task_path(row.path)}.sha256"
+    digest = hashlib.sha256(row.data).hexdigest()
+    stamped = _read(stamp)
+    if target.exists() and stamped == digest:
+        return None, False
+    if target.exists() and stamped is None:
+        return f"{target} is there already and was not extracted by this command", False
+    partial = _partial(out) / uuid.uuid4().hex
+    try:
+        unpack(row.data, partial, limits)
+        _replace(target, partial, stamp, digest)
+    except Refused as reason:
+        return str(reason), False
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return None, True
+
+
+def _replace(target: Path, partial: Path, stamp: Path, digest: str) -> None:
+    """Move a whole task into its place. The stamp goes first, and an old directory before it: at
+    no moment does a fitting stamp stand beside a directory of another archive."""
+    if target.exists():
+        target.rename(partial.with_suffix(".old"))
+    write_atomic(stamp, digest)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial.rename(target)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
+
+
+def _partial(out: Path) -> Path:
+    return out / STATE / "partial"
+
+
+class _exclusive:
+    """The lock of one extraction: nobody else, and no worker of a killed run, is at work."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> IO[str]:
+        self._file = _open_lock(self._out)
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return self._file
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    self._file.close()
+                    raise ValueError(f"another extraction is at work in {self._out}") from None
+                time.sleep(0.05)
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _open_lock(out: Path) -> IO[str]:
+    path = out / STATE / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("a")
+
+
+_held: list[IO[str]] = []
+
+
+def _start_worker(out: Path) -> None:
+    """Share the lock for as long as this worker lives, which is no longer than its parent."""
+    _held.append(_open_lock(out))
+    fcntl.flock(_held[-1], fcntl.LOCK_SH)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A pool's workers wait for ever once their parent was killed; nothing else ends them."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
