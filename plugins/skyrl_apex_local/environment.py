@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import sys
@@ -19,13 +20,17 @@ from harbor.environments.capabilities import (
 )
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
+from skyrl_apex_sandbox_kit import Leftover, limiter_for
+
 from .cgroups import Limits
 from .egress import EgressProxy
 from .images import Image, find_image, image_of_task
+from .leftovers import list_leftovers
 from .sandbox import Sandbox, SandboxSpec
 from .tunnel import Tunnel
 
 DEFAULT_PROCESSES = 2048
+DEFAULT_CONCURRENT_STARTS = 2 * (os.cpu_count() or 1)
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -55,6 +60,7 @@ class LocalEnvironment(BaseEnvironment):
     :param images: image name to the directory it is unpacked in.
     :param writable: further directories inside that may be written to.
     :param processes: most processes at once, where the host allows limits.
+    :param max_concurrent_starts: how many sandboxes of this process may be starting at once.
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class LocalEnvironment(BaseEnvironment):
         images: Mapping[str, str] | None = None,
         writable: Sequence[str] = (),
         processes: int = DEFAULT_PROCESSES,
+        max_concurrent_starts: int = DEFAULT_CONCURRENT_STARTS,
         **kwargs: Any,
     ) -> None:
         self._bwrap = bwrap
@@ -72,6 +79,7 @@ class LocalEnvironment(BaseEnvironment):
         self._images = dict(images or {})
         self._writable = tuple(writable)
         self._processes = processes
+        self._max_concurrent_starts = max_concurrent_starts
         self._sandbox: Sandbox | None = None
         self._tunnels: dict[int, tuple[Tunnel, str]] = {}
         self._proxy: EgressProxy | None = None
@@ -108,6 +116,11 @@ class LocalEnvironment(BaseEnvironment):
     def preflight(cls, kwargs: dict[str, Any] | None = None) -> None:
         find_bwrap((kwargs or {}).get("bwrap"))
 
+    @classmethod
+    async def leftovers(cls) -> list[Leftover]:
+        """Sandboxes of this user whose owner process was killed."""
+        return await asyncio.to_thread(list_leftovers)
+
     @override
     def _validate_definition(self) -> None:
         """A world's task needs no Dockerfile; its image is looked up at the start."""
@@ -128,7 +141,7 @@ class LocalEnvironment(BaseEnvironment):
                 cpus=self._effective_cpus,
                 processes=self._processes,
             ),
-            file_size_limit=storage * 2**20 if storage else None,
+            disk_bytes=storage * 2**20 if storage else None,
             writable=self._writable,
         )
 
@@ -137,12 +150,16 @@ class LocalEnvironment(BaseEnvironment):
         if self._sandbox is not None:
             return
         sandbox = Sandbox(self._spec())
-        await sandbox.start()
+        limiter = limiter_for(self.type(), self._max_concurrent_starts)
+        await limiter.create(sandbox.start, _host_is_full)
         self._sandbox = sandbox
         for controller, reason in sandbox.refused_limits.items():
             self.logger.warning(
                 "this host takes no %s limit for sandboxes (%s): none is set", controller, reason
             )
+        for target in self._mount_targets():
+            if not target.startswith("/logs/"):
+                self.logger.warning("archipelago-local mounts nothing: no %s inside", target)
         try:
             await self._apply_network_policy(self._network_policy)
             await self._upload_environment_dir_after_start()
@@ -261,6 +278,12 @@ class LocalEnvironment(BaseEnvironment):
     ) -> None:
         message = {"op": "pack", "base": base, "names": names, "mode": mode}
         await self._running().transfer({**message, "missing_ok": missing_ok}, stream.fileno())
+
+
+def _host_is_full(error: Exception) -> bool:
+    """Out of processes, memory, user namespaces or open files: others may end soon."""
+    full = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE)
+    return isinstance(error, OSError) and error.errno in full
 
 
 def _copy_into(source: Path, descriptor: int) -> None:

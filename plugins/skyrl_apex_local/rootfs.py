@@ -31,6 +31,9 @@ PRIVATE_DIRECTORIES = (
 
 _OPEN_TO_ALL = ("/tmp", "/var/tmp", "/dev/shm")
 
+_LOG_DIRECTORIES = ("agent", "verifier", "artifacts")
+"""Where harbor's agents, whatever user they are, and its verifiers write."""
+
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 _ETC = (
@@ -135,6 +138,9 @@ def _private_directory(backing: Path, path: str, image: Image | None) -> Path:
     else:
         directory.mkdir()
     directory.chmod(0o1777 if path in _OPEN_TO_ALL else 0o755)
+    for name in _LOG_DIRECTORIES if path == "/logs" else ():
+        (directory / name).mkdir(exist_ok=True)
+        (directory / name).chmod(0o777)
     return directory
 
 

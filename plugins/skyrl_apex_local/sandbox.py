@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from . import cgroups, wire
+from .disk import watch
 from .images import Image
 from .output import OutputPipe
 from .privileges_host import HostPrivileges
@@ -39,7 +40,7 @@ class SandboxSpec:
     bwrap: str
     image: Image | None = None
     limits: cgroups.Limits = field(default_factory=cgroups.Limits)
-    file_size_limit: int | None = None
+    disk_bytes: int | None = None
     writable: tuple[str, ...] = ()
 
 
@@ -61,6 +62,8 @@ class Sandbox:
         self._init: int | None = None
         self._control: socket.socket | None = None
         self._cgroups: tuple[str, ...] = ()
+        self._disk_watch: asyncio.Task[None] | None = None
+        self._end: str | None = None
 
     @property
     def running(self) -> bool:
@@ -102,10 +105,21 @@ class Sandbox:
                 "cgroups": groups.paths,
                 "uids": uids,
                 "single_user": privileges.single_user,
-                "file_size_limit": self.spec.file_size_limit,
+                "file_size_limit": self.spec.disk_bytes,
             }
             await template.fork(request, [self._init, theirs.fileno()])
         ours.setblocking(False)
+        if self.spec.disk_bytes is not None:
+            self._disk_watch = asyncio.create_task(
+                watch(state.backing, self.spec.disk_bytes, self._disk_exceeded)
+            )
+
+    async def _disk_exceeded(self, used: int) -> None:
+        self._end = (
+            f"the sandbox was ended: its files take {used / 2**20:.0f} MB of the "
+            f"{(self.spec.disk_bytes or 0) / 2**20:.0f} MB that the task allows (storage_mb)"
+        )
+        await self._kill()
 
     def _plan(
         self, state: SandboxState, template: Template, first_uid: int, privileges: HostPrivileges
@@ -164,6 +178,10 @@ class Sandbox:
 
     async def stop(self, *, keep_files: bool = False) -> None:
         """Kill everything inside and remove what the sandbox had on the host."""
+        if self._disk_watch is not None:
+            self._disk_watch.cancel()
+            await asyncio.wait([self._disk_watch])
+            self._disk_watch = None
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -196,7 +214,7 @@ class Sandbox:
         try:
             return open_request(self._control, kind)
         except (BrokenPipeError, ConnectionError) as error:
-            raise SandboxError("the sandbox's supervisor is gone") from error
+            raise SandboxError(self._end or "the sandbox is gone: its supervisor died") from error
 
     async def network_socket(self, *, listening: bool = False) -> tuple[socket.socket, int]:
         """A TCP socket of the sandbox's network, to use from this process, and its port.
@@ -249,7 +267,8 @@ class Sandbox:
                 f"processes: {command[:200]}"
             ) from None
         except (wire.ConnectionLost, ConnectionError) as error:
-            raise SandboxError("the sandbox died while a command ran in it") from error
+            reason = self._end or "the sandbox died while a command ran in it"
+            raise SandboxError(reason) from error
         return int(answer["exit"])
 
     async def open_file(self, path: str, *, write: bool, mode: int = 0o644) -> int:
