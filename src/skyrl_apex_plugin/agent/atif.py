@@ -26,6 +26,8 @@ from skyrl_apex_plugin.files import write_atomic
 from .record import TOKENS, read_turns
 
 TRAJECTORY = Path("agent") / "trajectory.json"
+ATIF_VERSION = "ATIF-v1.7"
+"""The newest that both harbor 0.21 and 0.26 read; 1.8 adds only audio."""
 
 
 def build_trajectory(
@@ -61,6 +63,7 @@ def build_trajectory(
             _add_tokens(metrics, ledger, spans[number], first=number == 0)
         steps.append(_step(len(steps) + 1, model, tools, metrics))
     return Trajectory(
+        schema_version=ATIF_VERSION,
         session_id=session_id,
         agent=Agent(
             name=agent_name,
