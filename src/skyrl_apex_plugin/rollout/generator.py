@@ -86,12 +86,13 @@ class ApexGenerator(GeneratorInterface):
         self._trials = trials
         self._shaper = shaper
         self.record = record
+        self._running: set[asyncio.Task[Rollout]] = set()
 
     async def generate(self, input_batch: GeneratorInput) -> GeneratorOutput:
         """Roll the batch out. Cancelling stops every trial and its sandbox first."""
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._roll_out(input_batch, index))
+                self._start(group, input_batch, index)
                 for index in range(len(input_batch["prompts"]))
             ]
         rollouts = [task.result() for task in tasks]
@@ -102,7 +103,20 @@ class ApexGenerator(GeneratorInterface):
         return self._output(input_batch, rollouts)
 
     async def aclose(self) -> None:
+        """Stop every trial that still runs, with its sandbox, and wait until that is done."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         await self._runner.aclose()
+
+    def _start(
+        self, group: asyncio.TaskGroup, batch: GeneratorInput, index: int
+    ) -> asyncio.Task[Rollout]:
+        task = group.create_task(self._roll_out(batch, index))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
 
     async def _roll_out(self, batch: GeneratorInput, index: int) -> Rollout:
         step, phase = _step(batch), _phase(batch)

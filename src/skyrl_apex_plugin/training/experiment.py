@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from skyrl.train.config import get_config_as_yaml_str
+import yaml
 from skyrl.train.entrypoints.main_base import BasePPOExp
 
 from skyrl_apex_plugin import embedded
@@ -45,13 +44,12 @@ class ApexExperiment(BasePPOExp):  # type: ignore[misc]
 
     def __init__(self, cfg: ApexTrainConfig) -> None:
         super().__init__(prepare_config(cfg))
-        self._generator: Any = None
         self.record = RunRecord(Path(run_dir_of(cfg)), keep=cfg.apex.record.keep)
         self.record.describe({"config": redacted(asdict(cfg))})
 
     @staticmethod
     def get_cfg_as_str(cfg: ApexTrainConfig) -> str:
-        return str(get_config_as_yaml_str(redacted(asdict(cfg))))
+        return yaml.safe_dump(redacted(asdict(cfg)))
 
     def get_train_dataset(self) -> TaskDataset:
         """Raises ``ValueError`` when there are fewer tasks than a batch needs."""
@@ -80,8 +78,7 @@ class ApexExperiment(BasePPOExp):  # type: ignore[misc]
     def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> Any:
         from .factory import apex_tito
 
-        self._generator = apex_tito(cfg, tokenizer, inference_engine_client)
-        return self._generator
+        return apex_tito(cfg, tokenizer, inference_engine_client)
 
     def get_tracker(self) -> ApexTracking:
         trainer = self.cfg.trainer
@@ -110,6 +107,4 @@ class ApexExperiment(BasePPOExp):  # type: ignore[misc]
         try:
             super().run()
         finally:
-            if self._generator is not None:
-                asyncio.run(self._generator.aclose())
             embedded.stop_engines()

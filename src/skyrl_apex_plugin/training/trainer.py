@@ -29,6 +29,7 @@ class ApexTrainerMixin:
 
     cfg: ApexTrainConfig
     all_metrics: dict[str, Any]
+    generator: Any
     global_step: int
     train_dataloader: Any
     train_dataset: Any
@@ -36,6 +37,14 @@ class ApexTrainerMixin:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._gate = LogprobGate(self.cfg.apex.sampler.gate)
+
+    async def train(self) -> None:
+        """SkyRL's loop. Trials that still run when it ends, however it ends, are stopped first:
+        a closing event loop would cancel their clean-up along with them."""
+        try:
+            await super().train()  # type: ignore[misc]
+        finally:
+            await self.generator.aclose()
 
     def build_models(self, *stock_workers: Any) -> None:
         """SkyRL's workers, or their CPU counterparts."""

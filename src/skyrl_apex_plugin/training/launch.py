@@ -1,0 +1,65 @@
+"""Starting a stock SkyRL command line as a child process, and ending it with everything it began."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+STOP_SECONDS = (45.0, 10.0)
+"""How long the child may take to end after SIGINT, then after SIGTERM; then it is killed."""
+
+
+def run_child(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    log: Path,
+    watch: Callable[[], None],
+    poll_seconds: float = 0.5,
+) -> int:
+    """Run ``command`` in a process group of its own with its output in ``log``.
+
+    :param watch: called about every ``poll_seconds`` while it runs, and once when it ended.
+    :returns: the exit status. Ctrl-C here ends the whole group in order, then raises.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        child = subprocess.Popen(
+            command,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # the terminal's Ctrl-C reaches this process alone
+        )
+        try:
+            while True:
+                try:
+                    return child.wait(poll_seconds)
+                except subprocess.TimeoutExpired:
+                    watch()
+        except BaseException:
+            stop_group(child)
+            raise
+        finally:
+            watch()
+
+
+def stop_group(child: subprocess.Popen[bytes]) -> None:
+    """End the child and whatever is left of its group. Returns when the child is gone."""
+    for number, seconds in zip((signal.SIGINT, signal.SIGTERM), STOP_SECONDS, strict=True):
+        if child.poll() is not None:
+            break
+        child.send_signal(number)
+        try:
+            child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            continue
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # noqa: S110 - nothing of the group is left, which is the aim
+    child.wait()
