@@ -3,24 +3,26 @@
 ``skyrl...workers.model_wrapper`` starts with ``from flash_attn.bert_padding import pad_input,
 unpad_input``, even with ``trainer.flash_attn=false`` (0.3.0 and 0.4.0). flash_attn is a CUDA
 source build of half an hour; the same two functions live in transformers. :func:`lend` makes
-that one import succeed, on machines with and without a GPU, and leaves no ``flash_attn`` behind:
-a visible one would make transformers and vllm believe that its kernels are there.
+that one import statement succeed, on machines with and without a GPU. Nobody else ever sees a
+``flash_attn``: transformers and vllm would believe that its kernels are there.
 
 The standard library is all that this module imports, so it can be called in every process.
 """
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 BORROWER = "skyrl.backends.skyrl_train.workers.model_wrapper"
-"""The module whose import is served."""
+"""The module whose import statement is served."""
+LENT = "flash_attn.bert_padding"
 
 
 def lend() -> None:
@@ -42,14 +44,21 @@ class _BorrowerFinder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != BORROWER:
             return None
-        sys.meta_path.remove(self)  # find the real spec; the borrower is imported once
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _LendingLoader(spec.loader)
-        return spec
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _LendingLoader(spec.loader)
+                return spec
+        return None
 
 
 class _LendingLoader(Loader):
+    """Runs the borrower with an ``__import__`` of its own.
+
+    Code looks up its builtins in the globals of its module, so the replacement reaches the
+    statements of this one module and nothing that they import in turn.
+    """
+
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
@@ -57,29 +66,16 @@ class _LendingLoader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        with _flash_attn_on_loan():
-            self._loader.exec_module(module)
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _import_or_lend}
+        self._loader.exec_module(module)
 
 
-@contextmanager
-def _flash_attn_on_loan() -> Iterator[None]:
-    """``flash_attn.bert_padding`` is importable inside the block, and gone after it."""
+def _import_or_lend(name: str, *args: Any, **kwargs: Any) -> ModuleType:
+    if name != LENT:
+        return builtins.__import__(name, *args, **kwargs)
     from transformers.modeling_flash_attention_utils import _pad_input, _unpad_input
-    from transformers.utils.import_utils import is_flash_attn_2_available
 
-    # transformers caches this answer. Asked during the loan it would look for the metadata of
-    # a distribution that does not exist, or say yes for the rest of the process.
-    is_flash_attn_2_available()
-
-    package = ModuleType("flash_attn")
-    padding = ModuleType("flash_attn.bert_padding")
+    padding = ModuleType(LENT)
     padding.pad_input = _pad_input  # type: ignore[attr-defined]
     padding.unpad_input = _unpad_input  # type: ignore[attr-defined]
-    package.bert_padding = padding  # type: ignore[attr-defined]
-    lent = {"flash_attn": package, "flash_attn.bert_padding": padding}
-    sys.modules.update(lent)
-    try:
-        yield
-    finally:
-        for name in lent:
-            sys.modules.pop(name, None)
+    return padding

@@ -41,9 +41,7 @@ class TransferGroup:
 
     def __init__(self, *, address: str, port: int, rank: int, world_size: int) -> None:
         store = TCPStore(address, port, world_size, is_master=rank == 0, timeout=JOIN_TIMEOUT)
-        self._group: Any = ProcessGroupGloo(
-            store, rank, world_size, timeout=TRANSFER_TIMEOUT
-        )
+        self._group: Any = ProcessGroupGloo(store, rank, world_size, timeout=TRANSFER_TIMEOUT)
         self._store = store  # the group reads from it as long as it lives
 
     def send(self, tensors: Iterable[torch.Tensor]) -> None:
