@@ -73,7 +73,7 @@ def draw_company(seed: str, *, held_out: bool = False, size: int = 8) -> Company
     clients = tuple(_distinct(rng, _client_name, size))
     people = _distinct(rng, _person_name, 2 * size)
     contracts = tuple(_contract(rng, figure, client) for client in clients)
-    offers = {person: (figure(1000, 99999), figure(1000, 99999)) for person in people[:size]}
+    offers = {person: (figure(10000, 99999), figure(10000, 99999)) for person in people[:size]}
     referrals = dict(zip(people[size:], rng.sample(contracts, size), strict=True))
     mails = [mail for person in offers for mail in _offer_mails(person, *offers[person])]
     mails += [_referral_mail(person, contract) for person, contract in referrals.items()]
@@ -131,8 +131,8 @@ def _contract(rng: Random, figure: Callable[[int, int], int], client: str) -> Co
     return Contract(
         file_name=f"C{figure(1000, 9999)}.{suffix}",
         client=client,
-        fee=figure(1000, 99999),
-        draft_fee=figure(1000, 99999),
+        fee=figure(10000, 99999),
+        draft_fee=figure(10000, 99999),
         months=rng.choice((12, 24, 36)),
     )
 

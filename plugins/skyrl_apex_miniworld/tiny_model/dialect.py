@@ -161,11 +161,7 @@ class Dialect:
         mask = [0] * len(ids)
         for turn in demonstration.turns:
             said = self.turn(turn.text)
-            seen = (
-                []
-                if turn.observation is None
-                else self.observation(ids, said, turn.observation)
-            )
+            seen = [] if turn.observation is None else self.observation(ids, said, turn.observation)
             ids = [*ids, *said, *seen]
             mask += [1] * len(said) + [0] * len(seen)
         return ids, mask
