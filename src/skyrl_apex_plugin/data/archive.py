@@ -120,9 +120,7 @@ class _Writer:
             elif member.issym():
                 self._make_link(member, name)
             else:
-                raise Refused(
-                    f"member {member.name!r} is neither file, directory nor symbolic link"
-                )
+                raise Refused(f"member {member.name!r} is no file, directory or symbolic link")
         if not count:
             raise Refused("the archive is empty")
 

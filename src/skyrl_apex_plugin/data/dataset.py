@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from skyrl_apex_plugin.data.expression import compile_expression
-from skyrl_apex_plugin.data.tasks import find_task_dirs, task_facts
+from skyrl_apex_plugin.data.sources import task_dirs
+from skyrl_apex_plugin.data.tasks import task_facts
 
 if TYPE_CHECKING:
     from torchdata.stateful_dataloader import StatefulDataLoader
@@ -59,7 +60,7 @@ class TaskDataset:
         rank = compile_expression(curriculum, "curriculum") if curriculum else None
         ranked: list[tuple[Any, Row]] = []
         seen: dict[str, Path] = {}
-        for directory in _task_dirs(sources, cache_dir):
+        for directory in task_dirs(sources, cache_dir):
             task = load_task(directory)
             other = seen.setdefault(task.task_id, directory)
             if other != directory:
@@ -115,23 +116,3 @@ def _row(task: Any) -> Row:
         },
         uid=task.task_id,
     )
-
-
-def _task_dirs(sources: Sequence[str | Path], cache_dir: Path | None) -> Iterator[Path]:
-    for source in sources:
-        path = Path(source).expanduser().resolve()
-        if not path.exists():
-            raise ValueError(f"{source}: no such file or directory")
-        root = path if path.is_dir() else _extracted(path, cache_dir)
-        found = False
-        for directory in find_task_dirs(root):
-            found = True
-            yield directory
-        if not found:
-            raise ValueError(f"{source}: no task directory (one with a task.toml) in it")
-
-
-def _extracted(shard: Path, cache_dir: Path | None) -> Path:
-    from skyrl_apex_plugin.data.extract import extract_to_cache
-
-    return extract_to_cache(shard, cache_dir)

@@ -1,0 +1,278 @@
+"""Extraction: what is refused and why, what is left behind, and going on after a kill."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from skyrl_apex_plugin.cli.data import data
+from skyrl_apex_plugin.data.tasks import find_task_dirs
+
+Member = tuple[str, bytes] | tarfile.TarInfo
+
+
+def archive(*members: Member, task_toml: bool = True) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for member in (*((("task.toml", b""),) if task_toml else ()), *members):
+            if isinstance(member, tarfile.TarInfo):
+                tar.addfile(member)
+            else:
+                info = tarfile.TarInfo(member[0])
+                info.size = len(member[1])
+                tar.addfile(info, io.BytesIO(member[1]))
+    return buffer.getvalue()
+
+
+def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+GOOD = archive(("instruction.md", b"Do it."))
+
+
+def shard(path: Path, rows: Sequence[tuple[Any, Any]]) -> Path:
+    paths, binaries = zip(*rows, strict=True)
+    table = pa.table(
+        {"path": pa.array(paths, pa.string()), "task_binary": pa.array(binaries, pa.binary())}
+    )
+    pq.write_table(table, path)
+    return path
+
+
+def run(*arguments: Any) -> Result:
+    return CliRunner().invoke(data, [str(each) for each in arguments])
+
+
+def extracted(out: Path) -> list[str]:
+    return [path.relative_to(out).as_posix() for path in find_task_dirs(out)]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "reason"),
+    [
+        ("path-column-escapes", ("../../evil", GOOD), "leads out of the target directory"),
+        ("path-column-absolute", ("/tmp/evil-task", GOOD), "leads out of the target directory"),
+        ("path-column-null", (None, GOOD), "path is None"),
+        ("path-column-hidden", (".evil", GOOD), "hidden part"),
+        ("member-escapes", ("evil", archive(("../x", b"x"))), "'../x' leads out of the task"),
+        ("member-absolute", ("evil", archive(("/tmp/x", b"x"))), "leads out of the task"),
+        (
+            "symlink-out",
+            ("evil", archive(special("link", tarfile.SYMTYPE, "/etc"))),
+            "'link' links to '/etc', out of the task",
+        ),
+        (
+            "symlink-out-relative",
+            ("evil", archive(special("a/link", tarfile.SYMTYPE, "../../x"))),
+            "out of the task",
+        ),
+        (
+            "write-through-a-link",
+            ("evil", archive(special("a", tarfile.SYMTYPE, "b"), ("b/x", b""), ("a/y", b"y"))),
+            "directory 'a': File exists",
+        ),
+        (
+            "file-over-a-link",
+            ("evil", archive(special("a", tarfile.SYMTYPE, "task.toml"), ("a", b"y"))),
+            "member 'a'",
+        ),
+        ("hard-link", ("evil", archive(special("h", tarfile.LNKTYPE, "/etc/passwd"))), "'h'"),
+        ("device-node", ("evil", archive(special("d", tarfile.CHRTYPE))), "member 'd' is no file"),
+        ("fifo", ("evil", archive(special("p", tarfile.FIFOTYPE))), "member 'p' is no file"),
+        ("not-gzip", ("evil", b"PK not gzip"), "not gzip"),
+        ("cut-off-gzip", ("evil", GOOD[:-20]), "not gzip: the data is cut off"),
+        ("not-tar", ("evil", gzip.compress(b"x" * 5000)), "not a whole tar archive"),
+        ("empty-archive", ("evil", archive(task_toml=False)), "archive is empty"),
+        ("empty-task-binary", ("evil", b""), "task_binary is empty"),
+        ("null-task-binary", ("evil", None), "task_binary is null"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_a_faulty_row_is_named_and_the_others_are_extracted(
+    tmp_path: Path, name: str, row: tuple[Any, Any], reason: str
+) -> None:
+    source = shard(tmp_path / "s.parquet", [("good-1", GOOD), row, ("good-2", GOOD)])
+    before = set(tmp_path.parent.rglob("*"))
+    result = run("extract", source, tmp_path / "out", "--workers", 1)
+    assert result.exit_code == 1
+    assert "refused: s.parquet row 1: " in result.stderr and reason in result.stderr
+    assert extracted(tmp_path / "out") == ["good-1", "good-2"]
+    added = set(tmp_path.parent.rglob("*")) - before
+    assert all(tmp_path / "out" in (path, *path.parents) for path in added)
+    assert not Path("/tmp/evil-task").exists()
+    assert not (tmp_path / "out" / ".skyrl-apex" / "partial").exists()
+
+
+def test_duplicate_paths_are_refused_with_both_row_numbers(tmp_path: Path) -> None:
+    first = shard(tmp_path / "a.parquet", [("one", GOOD), ("two", GOOD)])
+    second = shard(tmp_path / "b.parquet", [("./one", GOOD), ("two/inside", GOOD)])
+    result = run("extract", first, second, tmp_path / "out")
+    assert result.exit_code == 1
+    assert "a.parquet row 0: path 'one' is also that of b.parquet row 0" in result.stderr.replace(
+        "'./one'", "'one'"
+    )
+    assert "b.parquet row 0: path './one' is also that of a.parquet row 0" in result.stderr
+    assert "b.parquet row 1: path 'two/inside' is inside the task of a.parquet row 1" in (
+        result.stderr
+    )
+    assert extracted(tmp_path / "out") == ["two"]
+
+
+def test_a_decompression_bomb_is_stopped_at_a_limit_that_a_flag_raises(tmp_path: Path) -> None:
+    bomb = archive(("zeros", bytes(40 * 2**20)))
+    assert len(bomb) < 50_000
+    source = shard(tmp_path / "s.parquet", [("bomb", bomb)])
+    result = run("extract", source, tmp_path / "out")
+    assert result.exit_code == 1 and "decompression bomb" in result.stderr
+    assert extracted(tmp_path / "out") == []
+    assert run("extract", source, tmp_path / "out", "--unpack-ratio", 5000).exit_code == 0
+    assert (tmp_path / "out/bomb/zeros").stat().st_size == 40 * 2**20
+
+
+def test_a_sparse_member_cannot_pass_the_limit(tmp_path: Path) -> None:
+    sparse = tmp_path / "sparse"
+    with sparse.open("wb") as file:
+        file.truncate(2**33)
+    subprocess.run(["tar", "-C", tmp_path, "-cSzf", tmp_path / "s.tgz", "sparse"], check=True)
+    source = shard(tmp_path / "s.parquet", [("bomb", (tmp_path / "s.tgz").read_bytes())])
+    result = run("extract", source, tmp_path / "out", "--workers", 1)
+    assert result.exit_code == 1 and "member 'sparse' is no file" in result.stderr
+
+
+def test_missing_columns_are_listed_with_those_that_are_there(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"task": ["a"], "blob": [b""]}), tmp_path / "s.parquet")
+    result = run("extract", tmp_path / "s.parquet", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "columns found: task, blob; needed: path, task_binary" in result.stderr
+    (tmp_path / "n.parquet").write_bytes(b"nothing")
+    assert "not a parquet file" in run("extract", tmp_path / "n.parquet", tmp_path / "o").stderr
+
+
+def test_links_within_the_task_and_the_executable_bit_are_kept(tmp_path: Path) -> None:
+    script = tarfile.TarInfo("tests/test.sh")
+    script.mode = 0o4755
+    packed = archive(script, special("tests/again", tarfile.SYMTYPE, "test.sh"))
+    assert (
+        run("extract", shard(tmp_path / "s.parquet", [("t", packed)]), tmp_path / "out").exit_code
+        == 0
+    )
+    made = tmp_path / "out/t/tests/test.sh"
+    assert made.stat().st_mode & 0o7777 == 0o755 & ~_umask()
+    assert (tmp_path / "out/t/tests/again").readlink() == Path("test.sh")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_a_second_run_keeps_what_is_whole_and_renews_what_changed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    source = shard(tmp_path / "s.parquet", [("a", GOOD), ("b", GOOD)])
+    assert "2 tasks extracted" in run("extract", source, out).output
+    (out / "a/instruction.md").write_text("edited")
+    assert "0 tasks extracted" in run("extract", source, out).output
+    assert (out / "a/instruction.md").read_text() == "edited"
+    shard(source, [("a", archive(("instruction.md", b"new"))), ("b", GOOD)])
+    assert "1 tasks extracted" in run("extract", source, out).output
+    assert (out / "a/instruction.md").read_text() == "new"
+
+
+def test_a_directory_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+    mine = tmp_path / "out/a"
+    mine.mkdir(parents=True)
+    (mine / "notes.txt").write_text("keep")
+    result = run("extract", shard(tmp_path / "s.parquet", [("a", GOOD)]), tmp_path / "out")
+    assert result.exit_code == 1 and "was not extracted by this command" in result.stderr
+    assert (mine / "notes.txt").read_text() == "keep"
+
+
+def many(path: Path, tasks: int, files: int) -> Path:
+    rng = random.Random(7)
+    rows = []
+    for task in range(tasks):
+        members = [
+            (f"tests/d{n % 5}/f{n}", rng.randbytes(rng.randrange(4000))) for n in range(files)
+        ]
+        rows.append((f"world/t{task}", archive(*members)))
+    return shard(path, rows)
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    files = (path for path in root.rglob("*") if path.is_file() and path.name != "lock")
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
+
+
+def test_killed_at_random_and_resumed_the_result_is_byte_identical(tmp_path: Path) -> None:
+    """Ten kills of the parent alone, its workers left to themselves; then one whole run."""
+    source = many(tmp_path / "s.parquet", tasks=150, files=30)
+    assert run("extract", source, tmp_path / "whole", "--workers", 2).exit_code == 0
+    expected = tree(tmp_path / "whole")
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "skyrl_apex_plugin.cli.main", "data", "extract"]
+    rng = random.Random(3)
+    killed = 0
+    for _ in range(10):
+        process = subprocess.Popen(
+            [*command, str(source), str(out), "--workers", "2"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        _wait_for_tasks(out, process, more=rng.randrange(2, 12))
+        time.sleep(rng.uniform(0, 0.05))
+        killed += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        # Nothing that is seen as a task is half a task.
+        for directory in find_task_dirs(out):
+            whole = tmp_path / "whole" / directory.relative_to(out)
+            assert tree(directory) == tree(whole)
+    assert killed >= 5
+    result = run("extract", source, out, "--workers", 2)
+    assert result.exit_code == 0, result.output
+    assert tree(out) == expected
+
+
+def _wait_for_tasks(out: Path, process: Any, more: int) -> None:
+    def count() -> int:
+        return len(list(out.glob("world/*")))
+
+    wanted = count() + more
+    deadline = time.monotonic() + 60
+    while count() < wanted and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def test_two_runs_at_once_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from skyrl_apex_plugin.data import extract
+
+    monkeypatch.setattr(extract, "LOCK_SECONDS", 0.2)
+    source = shard(tmp_path / "s.parquet", [("a", GOOD)])
+    with extract._exclusive(_made(tmp_path / "out")):
+        result = run("extract", source, tmp_path / "out")
+    assert result.exit_code == 1 and "another extraction is at work" in result.stderr
+    assert run("extract", source, tmp_path / "out").exit_code == 0
+
+
+def _made(path: Path) -> Path:
+    path.mkdir()
+    return path
