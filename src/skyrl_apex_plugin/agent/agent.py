@@ -112,6 +112,8 @@ class ArchipelagoAgent(BaseAgent):
             reconnect_timeout_sec=self.settings.reconnect_timeout_sec,
             read_only_tools=self.settings.read_only_tools,
         )
+        # The trial's task: between setup and run it may be cancelled, and nobody calls the agent.
+        self._session.close_with(asyncio.current_task())
         left = self.settings.world_start_timeout_sec - (time.monotonic() - started)
         self._tools = await await_tools(self._session, world.declared_servers(), max(left, 0))
         await world.snapshot()
@@ -254,9 +256,7 @@ class ArchipelagoAgent(BaseAgent):
                     **self._recorder.seconds(),
                     **{f"setup/{name}": value for name, value in world_seconds.items()},
                 },
-                metrics=self._recorder.metrics(
-                    reconnects=max(session.reconnects, 0) if session is not None else 0
-                ),
+                metrics=self._recorder.metrics(reconnects=session.reconnects if session else 0),
             )
         )
         self._recorder.close()

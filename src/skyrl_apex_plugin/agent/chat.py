@@ -6,6 +6,7 @@ There is no token record: what such a model sampled cannot be known exactly.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import time
@@ -19,6 +20,7 @@ from skyrl_apex_plugin.tito.tools import ToolCatalogue
 
 from . import harbor_versions
 from .conversation import Message, ModelTurn, RequestedCall
+from .retries import Budgets, Retrier
 from .settings import AgentSettings
 from .tls import shared_tls
 
@@ -26,10 +28,8 @@ logger = logging.getLogger(__name__)
 
 CHARACTERS_PER_TOKEN = 4
 """A rough rule for English text: chat models do not lend their tokenizer."""
-ATTEMPTS = 5
-FIRST_DELAY_SEC = 0.5
 REQUEST_TIMEOUT_SEC = 600.0
-OVERFLOW_WORDS = ("context_length_exceeded", "context length", "maximum context", "context window")
+RETRIES = Budgets(timeout=1, rate_limit=8, transient=5)
 
 
 class ChatModel(Protocol):
@@ -160,31 +160,22 @@ class HttpChatModel:
         self._client = httpx.AsyncClient(
             headers=headers, timeout=REQUEST_TIMEOUT_SEC, verify=shared_tls(), trust_env=False
         )
+        self._retrier = Retrier(RETRIES)
 
     async def complete(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        body, delay, reason = {"model": self._model, **request}, FIRST_DELAY_SEC, ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                await asyncio.sleep(delay)
-                delay *= 2
-            try:
-                answer = await self._client.post(self._url, json=body)
-            except httpx.HTTPError as error:
-                reason = f"{type(error).__name__}: {error}"
-                continue
-            if answer.status_code == 200:
-                try:
-                    found: dict[str, Any] = answer.json()
-                    return found
-                except ValueError as error:
-                    reason = f"not JSON: {error}"
-                    continue
-            reason = f"HTTP {answer.status_code}: {answer.text[:500]}"
-            if answer.status_code < 500 and answer.status_code not in (408, 409, 429):
-                if any(word in answer.text.lower() for word in OVERFLOW_WORDS):
-                    raise ContextLengthExceeded(reason)
-                break
-        raise EngineError(f"{self._url}: {reason}")
+        body = json.dumps({"model": self._model, **request}).encode()
+        raw = await self._retrier.run(functools.partial(self._post, body))
+        try:
+            found: dict[str, Any] = json.loads(raw)
+            return found
+        except ValueError as error:
+            raise EngineError(f"{self._url}: not JSON: {raw[:300]!r}") from error
+
+    async def _post(self, body: bytes) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        answer = await self._client.post(self._url, content=body, headers=headers)
+        answer.raise_for_status()
+        return answer.content
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -203,7 +194,7 @@ class LitellmChatModel:
         try:
             answer = await litellm.acompletion(
                 model=self._model,
-                num_retries=ATTEMPTS - 1,
+                num_retries=RETRIES.transient,
                 drop_params=True,
                 timeout=REQUEST_TIMEOUT_SEC,
                 **request,

@@ -73,11 +73,6 @@ class TurnLoop:
         self._recorder.model_turn(turn)
         calls, final = self._split_final(turn.calls)
         ending = self._ending_of(turn)
-        correction = None
-        if ending is None and not turn.calls:
-            correction = self._correction(turn)
-            if correction is None:
-                ending = Ending(Outcome.COMPLETE)
         handled: list[Handled] = []
         started = time.perf_counter()
         try:
@@ -93,11 +88,14 @@ class TurnLoop:
             self.answer = str(final.arguments["answer"])
             ending = Ending(Outcome.COMPLETE)
         if ending is None:
-            self._conversation.observe(self._messages(handled, correction or turn.malformed))
+            self._conversation.observe(self._messages(turn, handled))
         return ending
 
     def _ending_of(self, turn: ModelTurn) -> Ending | None:
-        """The ending of a turn that was cut off. Its calls are not run: they may be half calls."""
+        """The ending that a turn brings before its calls are run.
+
+        The calls of a turn that was cut off are not run: the last may be half a call.
+        """
         if turn.finish == "length":
             cap = self._settings.turn_max_tokens
             return Ending(Outcome.LENGTH, f"a turn hit its own cap of {cap} tokens")
@@ -106,7 +104,23 @@ class TurnLoop:
                 Outcome.CONTEXT_LENGTH,
                 f"a turn filled the window of {self._settings.max_context} tokens",
             )
-        return None
+        return Ending(Outcome.COMPLETE) if self._is_answer(turn) else None
+
+    def _is_answer(self, turn: ModelTurn) -> bool:
+        """Whether a turn ends the run as the model's answer.
+
+        A turn with a fault of format is corrected instead, a bounded number of times in a row. A
+        model that never learns its format ends as ``complete`` and is graded on what it said: that
+        is the policy's fault, not the infrastructure's.
+        """
+        if any(call.error is None for call in turn.calls):
+            self._corrections = 0
+            return False
+        faulty = turn.calls or turn.malformed is not None or not turn.content.strip()
+        if not faulty or self._corrections >= self._settings.max_corrections:
+            return True
+        self._corrections += 1
+        return False
 
     def _split_final(
         self, calls: Sequence[RequestedCall]
@@ -118,20 +132,9 @@ class TurnLoop:
                 return calls[:index], call
         return calls, None
 
-    def _correction(self, turn: ModelTurn) -> str | None:
-        """What to tell a model whose turn is no answer; ``None`` takes it as the answer.
-
-        A model that never learns its format ends as ``complete`` and is graded on what it said:
-        that is the policy's fault, not the infrastructure's.
-        """
-        fault = turn.malformed or (None if turn.content.strip() else EMPTY_TURN)
-        if fault is None or self._corrections >= self._settings.max_corrections:
-            return None
-        self._corrections += 1
-        return fault
-
     def _close(self, turn: ModelTurn, handled: Sequence[Handled], seconds: float) -> Turn:
-        malformed = turn.malformed is not None or any(not h.call.dispatched for h in handled)
+        unreadable = turn.malformed is not None or any(call.error for call in turn.calls)
+        malformed = unreadable or any(not item.call.dispatched for item in handled)
         closed = self._conversation.close_turn(
             [h.call for h in handled], tool_seconds=seconds, malformed=malformed
         )
@@ -139,8 +142,9 @@ class TurnLoop:
         self._conversation.checkpoint()
         return closed
 
-    def _messages(self, handled: Sequence[Handled], fault: str | None) -> list[Message]:
+    def _messages(self, turn: ModelTurn, handled: Sequence[Handled]) -> list[Message]:
         """What the model sees next: each call's result in order, then images, then notes."""
+        fault = turn.malformed or ("" if turn.calls else EMPTY_TURN)
         notes = [fault] if fault else []
         if not self._warned and self._tokens_left() <= (self._settings.budget_warning_tokens or 0):
             self._warned = True

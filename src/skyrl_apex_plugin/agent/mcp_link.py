@@ -165,6 +165,12 @@ class McpLink:
                 self._task.cancel()
                 await asyncio.wait({self._task})
 
+    def cut(self) -> None:
+        """End the connection without a goodbye, from outside of any task."""
+        if self._task is not None:
+            self._closing.set()
+            self._task.cancel()
+
     async def list_tools(self, timeout: float) -> list[dict[str, Any]]:
         """Every tool, in wire form, all pages.
 

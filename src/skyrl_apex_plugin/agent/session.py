@@ -64,7 +64,9 @@ class ToolSession:
         self._max_attempts = max_attempts
         self._link: McpLink | None = None
         self._connecting = asyncio.Lock()
+        self._lost = False
         self.reconnects = 0
+        """How often a lost session was established anew."""
 
     def is_read_only(self, name: str) -> bool:
         return name in self._read_only
@@ -120,6 +122,7 @@ class ToolSession:
                 )
             except CallLost as error:
                 lost = error
+                self._lost = True
                 await self._drop_link(link)
                 logger.warning("%s: call %s (attempt %d) lost: %s", self._url, name, attempt, error)
                 if error.may_have_run and not self.is_read_only(name):
@@ -136,15 +139,22 @@ class ToolSession:
         """End the session. Never raises."""
         await self._drop_link()
 
+    def close_with(self, task: asyncio.Task[Any] | None) -> None:
+        """Cut the session when ``task`` ends: the owner of a session that nobody closes."""
+        if task is not None:
+            task.add_done_callback(lambda _: self._link and self._link.cut())
+
     async def _live_link(self) -> McpLink:
         """The current link, or a new one, waiting for a lost gateway with growing pauses."""
-        if self._link is not None and self._link.alive:
-            return self._link
         async with self._connecting:
             if self._link is not None and self._link.alive:
                 return self._link
+            self._lost |= self._link is not None
             await self._drop_link()
-            return await self._reconnect()
+            link = await self._reconnect()
+            self.reconnects += self._lost
+            self._lost = False
+            return link
 
     async def _reconnect(self) -> McpLink:
         clock = asyncio.get_running_loop().time
@@ -152,9 +162,7 @@ class ToolSession:
         delay = FIRST_DELAY_SEC
         while True:
             try:
-                link = await self._open_link()
-                self.reconnects += 1
-                return link
+                return await self._open_link()
             except CallLost as error:
                 if clock() + delay > deadline:
                     raise ToolSessionLost(

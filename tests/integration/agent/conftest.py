@@ -11,14 +11,24 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+
+from fault_proxy import FaultProxy  # noqa: E402
+from harbor.models.agent.context import AgentContext  # noqa: E402
+
+from skyrl_apex_plugin.agent.agent import ArchipelagoAgent  # noqa: E402
+from skyrl_apex_plugin.agent.record import read_outcome  # noqa: E402
+from skyrl_apex_plugin.tito.ledger import TokenLedger  # noqa: E402
+from skyrl_apex_plugin.tito.tokenizer import load_tokenizer  # noqa: E402
 
 
 class Gateway:
@@ -43,7 +53,7 @@ class Model:
 
     def play(self, *turns: str) -> str:
         """Register a script; returns an instruction that it answers to."""
-        key = f"Task {uuid.uuid4().hex}."
+        key = f"Task {uuid.uuid4().int % 10**12:012d}."  # as many tokens each time
         self.answer(key, *turns)
         return key
 
@@ -55,6 +65,88 @@ def call(name: str, **arguments: object) -> str:
     """A tool call as the model writes it."""
     text = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>\n{text}\n</tool_call>"
+
+
+class HostEnvironment:
+    """The few calls that a world which already runs gets. Sandboxes have tests of their own."""
+
+    def __init__(self, environment_dir: Path) -> None:
+        self.environment_dir = environment_dir
+        self.files: dict[str, str] = {}
+        self.commands: list[str] = []
+
+    async def exec(self, command: str, **_: Any) -> Any:
+        self.commands.append(command)
+        return SimpleNamespace(return_code=1, stdout="", stderr="")
+
+    async def upload_file(self, source_path: Path, target_path: str) -> None:
+        self.files[target_path] = Path(source_path).read_text()  # noqa: ASYNC240
+
+
+class Run:
+    """One run of the agent, and what it left."""
+
+    def __init__(self, tmp_path: Path, gateway: Gateway, model: Model) -> None:
+        self.trial_dir = tmp_path / "trial"
+        self.task_dir = tmp_path / "task"
+        self.gateway, self.model = gateway, model
+        self.context = AgentContext()
+        self.environment = HostEnvironment(self.task_dir / "environment")
+
+    def describe(self, **fields: Any) -> None:
+        """Write the task's ``archipelago.json``."""
+        self.task_dir.mkdir(exist_ok=True)
+        (self.task_dir / "archipelago.json").write_text(json.dumps(fields))
+
+    def sampler(self, **kwargs: Any) -> dict[str, Any]:
+        return {"name": "completions", "kwargs": {"base_url": self.model.base_url, **kwargs}}
+
+    def agent(self, *, mode: str = "tito", **kwargs: Any) -> ArchipelagoAgent:
+        if mode == "tito":
+            kwargs = {
+                "tokenizer": str(self.model.tokenizer),
+                "renderer": "qwen3",
+                "sampler": self.sampler(),
+                **kwargs,
+            }
+        else:
+            kwargs = {"api_base": self.model.base_url, "model_name": "x/scripted", **kwargs}
+        prepare = {"gateway_url": self.gateway.url, "servers": ["files", "mail"]}
+        prepare |= kwargs.pop("prepare", {})
+        return ArchipelagoAgent(self.trial_dir / "agent", prepare=prepare, **kwargs)
+
+    async def __call__(self, *turns: str, **kwargs: Any) -> Any:
+        instruction = self.model.play(*turns)
+        (self.task_dir / "environment").mkdir(parents=True, exist_ok=True)
+        (self.task_dir / "instruction.md").write_text(instruction)
+        (self.trial_dir / "agent").mkdir(parents=True, exist_ok=True)
+        agent = self.agent(**kwargs)
+        await agent.setup(self.environment)
+        await agent.run(instruction, self.environment, self.context)
+        return read_outcome(self.trial_dir)
+
+    async def prompt_length(self) -> int:
+        """Tokens of the first prompt: every instruction of a script is as long as the other."""
+        await self("measured", max_context=1_000_000)
+        return self.ledger.prompt_length
+
+    def count_tokens(self, text: str) -> int:
+        return len(load_tokenizer(str(self.model.tokenizer)).encode(text, add_special_tokens=False))
+
+    async def until_action(self, action: str) -> None:
+        """Wait until the gateway has run ``action``."""
+        for _ in range(600):
+            if action in await asyncio.to_thread(self.gateway.actions):
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"{action!r} was never run")
+
+    @property
+    def ledger(self) -> TokenLedger:
+        return TokenLedger.load(self.trial_dir / "agent" / "tokens.apex")
+
+    def ledger_text(self) -> str:
+        return self.ledger.debug_text(load_tokenizer(str(self.model.tokenizer)))
 
 
 @contextlib.contextmanager
@@ -106,6 +198,25 @@ def tokenizer_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(tokenizer_path: Path) -> Iterator[Model]:
     with served("scripted_model.py", "--tokenizer", str(tokenizer_path), ready="/") as port:
         yield Model(port, tokenizer_path)
+
+
+@pytest.fixture
+def run(tmp_path: Path, gateway: Gateway, model: Model) -> Run:
+    return Run(tmp_path, gateway, model)
+
+
+@pytest.fixture
+async def proxied(gateway: Gateway) -> AsyncIterator[Callable[..., Awaitable[FaultProxy]]]:
+    """Opens proxies in front of the gateway and closes them after the test."""
+    opened: list[FaultProxy] = []
+
+    async def start(choose: Callable[[str], str | None] = lambda _: None) -> FaultProxy:
+        opened.append(FaultProxy(gateway.port, choose))
+        return await opened[-1].start()
+
+    yield start
+    for proxy in opened:
+        await proxy.stop()
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ class FaultProxy:
 
     def __init__(self, upstream: int, choose: Callable[[str], str | None]) -> None:
         self._upstream = upstream
-        self._choose = choose
+        self.choose = choose
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
@@ -97,7 +97,7 @@ class FaultProxy:
         if message.get("method") != "tools/call":
             return None
         tool = message["params"]["name"]
-        fault = self._choose(tool)
+        fault = self.choose(tool)
         if fault:
             self.injected.append((tool, fault))
         return fault

@@ -50,13 +50,15 @@ async def completions(request: Request) -> JSONResponse:
     ]
     cut = len(ids) > body["max_tokens"]
     ids = ids[: body["max_tokens"]]
-    choice = {
+    choice: dict[str, Any] = {
         "index": 0,
         "text": "",
         "token_ids": ids,
         "finish_reason": "length" if cut else "stop",
         "logprobs": {"token_logprobs": [-0.25] * len(ids)},
     }
+    if body.get("drop_logprobs"):
+        del choice["logprobs"]
     return JSONResponse({"id": "c", "object": "text_completion", "choices": [choice]})
 
 

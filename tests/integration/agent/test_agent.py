@@ -3,73 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from harbor.models.agent.context import AgentContext
 
-from conftest import Gateway, Model, call
+from conftest import Run, call
 from skyrl_apex_hookspecs import Outcome
-from skyrl_apex_plugin.agent.agent import ArchipelagoAgent
 from skyrl_apex_plugin.agent.atif import read_trajectory
-from skyrl_apex_plugin.agent.record import read_outcome, read_turns
-from skyrl_apex_plugin.tito.ledger import TokenLedger
+from skyrl_apex_plugin.agent.record import read_turns
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
-
-
-class Run:
-    """One run of the agent, and what it left."""
-
-    def __init__(self, tmp_path: Path, gateway: Gateway, model: Model) -> None:
-        self.trial_dir = tmp_path / "trial"
-        self.task_dir = tmp_path / "task"
-        self.gateway, self.model = gateway, model
-        self.context = AgentContext()
-        self.files: dict[str, str] = {}
-
-    async def __call__(self, *turns: str, mode: str = "tito", **kwargs: Any) -> Any:
-        instruction = self.model.play(*turns)
-        (self.task_dir / "environment").mkdir(parents=True)
-        (self.task_dir / "instruction.md").write_text(instruction)
-        (self.trial_dir / "agent").mkdir(parents=True)
-        if mode == "tito":
-            sampler = {"name": "completions", "kwargs": {"base_url": self.model.base_url}}
-            kwargs = {"tokenizer": str(self.model.tokenizer), "sampler": sampler, **kwargs}
-        else:
-            kwargs = {"api_base": self.model.base_url, "model_name": "x/scripted", **kwargs}
-        prepare = {"gateway_url": self.gateway.url, "servers": ["files", "mail"]}
-        prepare |= kwargs.pop("prepare", {})
-        agent = ArchipelagoAgent(self.trial_dir / "agent", prepare=prepare, **kwargs)
-        environment = HostEnvironment(self.task_dir / "environment", self.files)
-        await agent.setup(environment)
-        await agent.run(instruction, environment, self.context)
-        return read_outcome(self.trial_dir)
-
-    @property
-    def ledger(self) -> TokenLedger:
-        return TokenLedger.load(self.trial_dir / "agent" / "tokens.apex")
-
-
-class HostEnvironment:
-    """The three calls that a world which already runs gets. Sandboxes have tests of their own."""
-
-    def __init__(self, environment_dir: Path, files: dict[str, str]) -> None:
-        self.environment_dir = environment_dir
-        self._files = files
-
-    async def exec(self, command: str, **_: Any) -> Any:
-        return SimpleNamespace(return_code=1, stdout="", stderr="")
-
-    async def upload_file(self, source_path: Path, target_path: str) -> None:
-        self._files[target_path] = Path(source_path).read_text()  # noqa: ASYNC240
-
-
-@pytest.fixture
-def run(tmp_path: Path, gateway: Gateway, model: Model) -> Run:
-    return Run(tmp_path, gateway, model)
 
 
 @pytest.mark.parametrize("mode", ["tito", "chat"])
@@ -83,7 +25,7 @@ async def test_works_through_its_tools_to_an_answer(run: Run, mode: str) -> None
     )
     assert outcome.outcome is Outcome.COMPLETE
     assert outcome.answer == "It is forty-two."
-    assert run.files["/logs/agent/answer.txt"] == "It is forty-two."
+    assert run.environment.files["/logs/agent/answer.txt"] == "It is forty-two."
     assert outcome.metrics["turns"] == 3
     assert outcome.metrics["servers"]["files"]["calls"] == 3
     assert run.gateway.actions().count(f"write {path}") == 1

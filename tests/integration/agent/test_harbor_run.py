@@ -14,7 +14,6 @@ from conftest import Model
 from skyrl_apex_miniworld.build import Built, build, draw_split
 from skyrl_apex_miniworld.company import Company
 from skyrl_apex_miniworld.expert import play
-from skyrl_apex_miniworld.questions import Plan
 from skyrl_apex_miniworld.tasks import WorldTask
 from skyrl_apex_plugin.agent.atif import read_trajectory
 from skyrl_apex_plugin.agent.record import read_outcome
@@ -52,37 +51,52 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 class HarborRun:
-    """``harbor run`` of one task with a scripted model."""
+    """One ``harbor run`` of a right and a wrong script on two tasks of the sample world."""
 
     def __init__(self, world: World, model: Model, tmp_path: Path) -> None:
-        self._world, self._model, self._jobs = world, model, tmp_path / "jobs"
+        self._world, self._model, self._folder = world, model, tmp_path
+        self.right = world.task_of_kind("assets")
+        self.wrong = world.task_of_kind("mail")
 
-    def __call__(self, python: Any, task: WorldTask, plan: Plan, mode: str) -> dict[str, Any]:
-        turns = [turn.text for turn in play(self._world.companies[task.world], plan)]
-        self._model.answer(task.question.text, *turns)
-        directory = next(p for p in self._world.built.train if p.name == task.slug)
+    def __call__(self, python: Any, mode: str) -> None:
+        tasks = self._folder / "tasks"
+        for task, plan in (
+            (self.right, self.right.question.plan),
+            (self.wrong, self.wrong.question.trap),
+        ):
+            turns = [turn.text for turn in play(self._world.companies[task.world], plan)]
+            self._model.answer(task.question.text, *turns)
+            source = next(p for p in self._world.built.train if p.name == task.slug)
+            shutil.copytree(source, tasks / task.slug)
+        options, variables = self._model_options(mode)
         python.run(
             python.script("harbor"),
             "run",
-            *("--agent", "archipelago", "--env", "archipelago-local", "--path", directory),
-            *("--jobs-dir", self._jobs, "--n-concurrent", "1", "--quiet"),
-            *self._agent_options(mode),
-            timeout=240,
+            *("--agent", "archipelago", "--env", "archipelago-local", "--path", tasks),
+            *("--jobs-dir", self._folder / "jobs", "--n-concurrent", "2", "--quiet"),
+            *options,
+            timeout=280,
             APEX_IMAGES_DIR=str(self._world.images),
+            **variables,
         )
-        (result,) = self._jobs.glob("*/*/result.json")
-        self.trial_dir = result.parent
-        found: dict[str, Any] = json.loads(result.read_text())
-        return found
 
-    def _agent_options(self, mode: str) -> list[str]:
-        if mode == "chat":
-            return ["--model", "openai/scripted", "--ak", f"api_base={self._model.base_url}"]
-        sampler = {"name": "completions", "kwargs": {"base_url": self._model.base_url}}
-        return [
-            *("--ak", f"tokenizer={self._model.tokenizer}"),
-            *("--ak", f"sampler={json.dumps(sampler)}"),
-        ]
+    def _model_options(self, mode: str) -> tuple[list[str], dict[str, str]]:
+        url = self._model.base_url
+        if mode == "hosted":
+            return ["--model", "openai/scripted"], {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "k"}
+        sampler = {"name": "completions", "kwargs": {"base_url": url}}
+        tokenizer = f"tokenizer={self._model.tokenizer}"
+        return ["--ak", tokenizer, "--ak", f"sampler={json.dumps(sampler)}"], {}
+
+    def trial_dir(self, task: WorldTask) -> Path:
+        (result,) = self._folder.glob(f"jobs/*/{task.slug}__*/result.json")
+        return result.parent
+
+    def rewards(self, task: WorldTask) -> dict[str, float]:
+        result = json.loads((self.trial_dir(task) / "result.json").read_text())
+        assert result["exception_info"] is None, result["exception_info"]
+        found: dict[str, float] = result["verifier_result"]["rewards"]
+        return found
 
 
 @pytest.fixture
@@ -90,32 +104,18 @@ def harbor_run(world: World, model: Model, tmp_path: Path) -> HarborRun:
     return HarborRun(world, model, tmp_path)
 
 
-def rewards(result: dict[str, Any]) -> dict[str, float]:
-    assert result["exception_info"] is None, result["exception_info"]
-    found: dict[str, float] = result["verifier_result"]["rewards"]
-    return found
-
-
 @pytest.mark.parametrize("line", ["python", "python26"])
-@pytest.mark.parametrize("mode", ["tito", "chat"])
-def test_a_right_run_gets_one(
-    line: str, mode: str, harbor_run: HarborRun, world: World, request: pytest.FixtureRequest
+@pytest.mark.parametrize("mode", ["tito", "hosted"])
+def test_a_right_run_gets_one_and_a_wrong_one_zero(
+    line: str, mode: str, harbor_run: HarborRun, request: pytest.FixtureRequest
 ) -> None:
-    task = world.task_of_kind("assets")
-    result = harbor_run(request.getfixturevalue(line), task, task.question.plan, mode)
-    assert rewards(result) == {"reward": 1.0}
-    outcome = read_outcome(harbor_run.trial_dir)
+    harbor_run(request.getfixturevalue(line), mode)
+    assert harbor_run.rewards(harbor_run.right) == {"reward": 1.0}
+    assert harbor_run.rewards(harbor_run.wrong) == {"reward": 0.0}
+    trial_dir = harbor_run.trial_dir(harbor_run.right)
+    outcome = read_outcome(trial_dir)
     assert outcome is not None and outcome.outcome == "complete"
-    steps = [s for s in read_trajectory(harbor_run.trial_dir).steps if s.source == "agent"]
-    assert len(steps) == len(task.question.plan.calls) + 1
+    steps = [step for step in read_trajectory(trial_dir).steps if step.source == "agent"]
+    assert len(steps) == len(harbor_run.right.question.plan.calls) + 1
     if mode == "tito":
-        assert TokenLedger.load(harbor_run.trial_dir / "agent" / "tokens.apex").turns
-
-
-@pytest.mark.parametrize("line", ["python", "python26"])
-def test_a_wrong_run_gets_zero(
-    line: str, harbor_run: HarborRun, world: World, request: pytest.FixtureRequest
-) -> None:
-    task = world.task_of_kind("assets")
-    result = harbor_run(request.getfixturevalue(line), task, task.question.trap, "tito")
-    assert rewards(result) == {"reward": 0.0}
+        assert TokenLedger.load(trial_dir / "agent" / "tokens.apex").turns
