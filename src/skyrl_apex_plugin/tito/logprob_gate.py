@@ -23,6 +23,7 @@ JUMP_SHARE = 0.2
 JUMP_TOKENS = 32
 """A turn position is at fault below its limit when its mean is ``JUMP`` times that of an earlier
 one, above ``JUMP_SHARE`` of the limit, and over at least this many tokens."""
+MASK = "the loss mask"
 
 
 class LogprobMismatch(TokenError):
@@ -68,11 +69,9 @@ class GateReport:
 
     def fault(self, *, mean_limit: float, max_limit: float | None = None) -> str | None:
         """What :meth:`require` would raise with, or ``None``."""
-        shifted = next(
-            (turn for turn in self.turns if turn.cause.startswith("the loss mask")), None
-        )
+        shifted = next((turn for turn in self.turns if turn.cause.startswith(MASK)), None)
         if shifted is not None:
-            return self._message(shifted, shifted.cause)
+            return self._message(shifted, "tokens are trained on that were not sampled")
         row_limit = ROW_FACTOR * mean_limit
         for index in range(len(self.positions)):
             position = self.positions[index]
@@ -103,10 +102,10 @@ class GateReport:
         position = next(p for p in self.positions if p.turn == turn.turn)
         cause = f" Likely cause: {turn.cause}." if turn.cause else ""
         return (
-            f"turn {turn.turn} of row {turn.row} (columns {turn.start} to {turn.end}): the engine's "
-            f"logprobs and the trainer's differ by {turn.mean:.4g} a token, at most {turn.max:.4g}; "
-            f"turn {turn.turn} over all rows by {position.mean:.4g}, all turns by {self.mean:.4g}; "
-            f"{reason}.{cause} Nothing was trained on this batch."
+            f"turn {turn.turn} of row {turn.row} (columns {turn.start} to {turn.end}): the "
+            f"engine's logprobs and the trainer's differ by {turn.mean:.4g} a token, at most "
+            f"{turn.max:.4g}; turn {turn.turn} over all rows by {position.mean:.4g}, all turns by "
+            f"{self.mean:.4g}; {reason}.{cause} Nothing was trained on this batch."
         )
 
 
@@ -185,9 +184,9 @@ def _cause(stored: Any, recomputed: Any, start: int, end: int) -> str:
     before = stored[start - 1] if start > 0 else 0.0
     behind = stored[end] if end < len(stored) else 0.0
     if before != 0.0 and stored[end - 1] == 0.0:
-        return "the loss mask is one token late"
+        return f"{MASK} is one token late"
     if behind != 0.0 and stored[start] == 0.0:
-        return "the loss mask is one token early"
+        return f"{MASK} is one token early"
     import numpy as np
 
     plain = float(np.abs(stored[start:end] - recomputed[start:end]).mean())
