@@ -11,14 +11,13 @@ import os
 import socket
 from dataclasses import dataclass
 
-CAP_SETGID = 6
 _KEPT_CAPABILITIES = (
     0,  # CHOWN
     1,  # DAC_OVERRIDE
     3,  # FOWNER
     4,  # FSETID
     5,  # KILL
-    CAP_SETGID,
+    6,  # SETGID
     7,  # SETUID
     10,  # NET_BIND_SERVICE
     18,  # SYS_CHROOT
@@ -56,17 +55,21 @@ def hide_from_debuggers() -> None:
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
-def drop_capabilities(*, keep_root_set: bool) -> None:
-    """Cut the bounding set to what containers keep, then the current sets; never gained again."""
+def cut_bounding_set() -> None:
+    """No program that is executed from here on gains more than containers keep."""
     for capability in range(_LAST_CAPABILITY + 1):
         if capability not in _KEPT_CAPABILITIES:
             _prctl(_PR_CAPBSET_DROP, capability)
-    mask = sum(1 << capability for capability in _KEPT_CAPABILITIES) if keep_root_set else 0
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def set_capabilities(kept: tuple[int, ...]) -> None:
+    """Keep these capabilities of the current ones and give up the others."""
+    mask = sum(1 << capability for capability in kept)
     header = (ctypes.c_uint32 * 2)(_LINUX_CAPABILITY_VERSION_3, 0)
     # effective, permitted, inheritable for capabilities 0-31, then for 32-63
     data = (ctypes.c_uint32 * 6)(mask, mask, 0, 0, 0, 0)
     _checked(_libc.capset(header, data), "capset")
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def create_user_namespace(first_uid: int, count: int) -> int:
@@ -158,8 +161,9 @@ def become(identity: Identity, *, single_user: bool) -> None:
             f"user {identity.uid}:{identity.gid} cannot be used: sandboxes started by an "
             "unprivileged host user have root only; start the run as root, or drop the user"
         )
+    cut_bounding_set()
     if not single_user:
         os.setgroups([])
         os.setresgid(identity.gid, identity.gid, identity.gid)
         os.setresuid(identity.uid, identity.uid, identity.uid)
-    drop_capabilities(keep_root_set=identity.uid == 0)
+    set_capabilities(_KEPT_CAPABILITIES if identity.uid == 0 else ())
