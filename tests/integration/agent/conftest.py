@@ -26,7 +26,7 @@ from fault_proxy import FaultProxy  # noqa: E402
 from harbor.models.agent.context import AgentContext  # noqa: E402
 
 from skyrl_apex_plugin.agent.agent import ArchipelagoAgent  # noqa: E402
-from skyrl_apex_plugin.agent.record import read_outcome  # noqa: E402
+from skyrl_apex_plugin.agent.record import TrialOutcome, read_outcome  # noqa: E402
 from skyrl_apex_plugin.tito.ledger import TokenLedger  # noqa: E402
 from skyrl_apex_plugin.tito.tokenizer import load_tokenizer  # noqa: E402
 
@@ -123,6 +123,9 @@ class Run:
         agent = self.agent(**kwargs)
         await agent.setup(self.environment)
         await agent.run(instruction, self.environment, self.context)
+        return self.outcome()
+
+    def outcome(self) -> TrialOutcome | None:
         return read_outcome(self.trial_dir)
 
     async def prompt_length(self) -> int:

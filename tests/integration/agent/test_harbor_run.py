@@ -56,7 +56,7 @@ class HarborRun:
     def __init__(self, world: World, model: Model, tmp_path: Path) -> None:
         self._world, self._model, self._folder = world, model, tmp_path
         self.right = world.task_of_kind("assets")
-        self.wrong = world.task_of_kind("mail")
+        self.wrong = world.task_of_kind("referral")
 
     def __call__(self, python: Any, mode: str) -> None:
         tasks = self._folder / "tasks"

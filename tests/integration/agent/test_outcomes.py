@@ -191,8 +191,8 @@ async def test_tokens_that_do_not_fit_are_token_error(run: Run) -> None:
 async def test_cancellation_is_named_and_harbors_own_limit_is_a_timeout(
     run: Run, exception_type: str
 ) -> None:
-    task = asyncio.create_task(run(call("files_slow", seconds=20, tag="cancel")))
-    await run.until_action("slow cancel")
+    task = asyncio.create_task(run(call("files_slow", seconds=20, tag=exception_type)))
+    await run.until_action(f"slow {exception_type}")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
