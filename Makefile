@@ -8,7 +8,6 @@ export APEX_HARBOR26_PYTHON := $(CURDIR)/.venv-harbor26/bin/python
 
 VENV := .venv/.ready
 HARBOR26 := .venv-harbor26/.ready
-WORLD ?= .cache/miniworld
 PYTEST := .venv/bin/python -m pytest
 
 .PHONY: help smoke test test-full lint setup bubblewrap lock clean
@@ -33,8 +32,7 @@ bubblewrap:
 setup: bubblewrap $(VENV) $(HARBOR26)
 
 smoke: bubblewrap $(VENV)
-	.venv/bin/skyrl-apex miniworld build $(WORLD)
-	.venv/bin/skyrl-apex train --preset laptop-smoke --tasks $(WORLD)
+	.venv/bin/skyrl-apex train --preset smoke
 
 test: setup lint
 	$(PYTEST) -m "not full" -q

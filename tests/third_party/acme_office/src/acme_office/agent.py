@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, override
 
 from harbor.agents.base import BaseAgent
@@ -34,3 +35,5 @@ class AcmeAgent(BaseAgent):
         result = await environment.exec(f"echo '{self._answer}' > /logs/agent/answer.txt")
         if result.return_code != 0:
             raise RuntimeError(f"the answer could not be written: {result.stderr}")
+        step = {"step_id": 1, "source": "agent", "message": self._answer}
+        (self.logs_dir / "trajectory.json").write_text(json.dumps({"steps": [step]}))
