@@ -181,7 +181,9 @@ class ApexGenerator(GeneratorInterface):
             return
         try:
             shaped = self._shaper.shape(ended.trajectory)
-            placed = token_rewards(shaped, len(ended.trajectory.tokens) - ended.trajectory.prompt_length)
+            placed = token_rewards(
+                shaped, len(ended.trajectory.tokens) - ended.trajectory.prompt_length
+            )
         except VerifierError as error:
             logger.error("trial %s is masked: %s", ended.task.task_id, error)
             rollout.failure = Failure(
@@ -244,7 +246,11 @@ class ApexGenerator(GeneratorInterface):
     def _row(self, rollout: Rollout, training: bool) -> Row:
         """A trained row; in evaluation every trial with tokens is shown as it is."""
         trajectory = rollout.ended.trajectory
-        if trajectory is not None and any(trajectory.loss_mask) and (rollout.trained or not training):
+        if (
+            trajectory is not None
+            and any(trajectory.loss_mask)
+            and (rollout.trained or not training)
+        ):
             return trained_row(trajectory)
         return masked_row(trajectory, self._settings.filler_id)
 

@@ -53,9 +53,7 @@ def mask_small_groups(
     ]
 
 
-def fill_masked_rewards(
-    groups: Sequence[Hashable], rewards: Sequence[float | None]
-) -> list[float]:
+def fill_masked_rewards(groups: Sequence[Hashable], rewards: Sequence[float | None]) -> list[float]:
     """Rewards with each ``None`` replaced by the mean over its group's other rows.
 
     A group without any reward gets 0.0 throughout: all its rows are masked, so it moves nothing.

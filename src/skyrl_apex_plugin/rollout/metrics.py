@@ -9,7 +9,7 @@ ratios that people read are made from them when a step is logged (:func:`with_ra
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,6 +17,8 @@ from skyrl_apex_hookspecs import Outcome, Treatment
 
 from .outcomes import FAULTS
 from .rollout import Rollout
+
+Sums = defaultdict[str, float]
 
 PREFIX = "apex/sum/"
 
@@ -58,7 +60,7 @@ def metric_key(name: str) -> str:
 
 def rollout_sums(rollouts: Iterable[Rollout], *, pass_score: float) -> dict[str, float]:
     """The sums of one generator call. Every count of :data:`RATIOS` is there, if only as 0."""
-    sums: Counter[str] = Counter({name: 0.0 for ratio in RATIOS for name in ratio[1:]})
+    sums: Sums = defaultdict(float, {name: 0.0 for ratio in RATIOS for name in ratio[1:]})
     groups: dict[str, bool] = {}
     for rollout in rollouts:
         _count_trial(sums, rollout, pass_score)
@@ -69,7 +71,7 @@ def rollout_sums(rollouts: Iterable[Rollout], *, pass_score: float) -> dict[str,
     return {metric_key(name): float(value) for name, value in sums.items()}
 
 
-def _count_trial(sums: Counter[str], rollout: Rollout, pass_score: float) -> None:
+def _count_trial(sums: Sums, rollout: Rollout, pass_score: float) -> None:
     failure, ended = rollout.failure, rollout.ended
     kind = f"kind/{rollout.kind}"
     sums["trials/ended"] += 1
@@ -99,7 +101,7 @@ def _count_trial(sums: Counter[str], rollout: Rollout, pass_score: float) -> Non
             sums[f"reward/{term.name}"] += term.value
 
 
-def _count_tokens(sums: Counter[str], rollout: Rollout) -> None:
+def _count_tokens(sums: Sums, rollout: Rollout) -> None:
     trajectory = rollout.ended.trajectory
     if trajectory is None:
         return

@@ -24,9 +24,7 @@ TREATMENTS: Mapping[Outcome, Treatment] = {
 }
 """What happens to each outcome unless ``apex.failures.treatments`` or a plugin says otherwise."""
 
-GRADED = frozenset(
-    {Outcome.COMPLETE, Outcome.LENGTH, Outcome.MAX_TURNS, Outcome.CONTEXT_LENGTH}
-)
+GRADED = frozenset({Outcome.COMPLETE, Outcome.LENGTH, Outcome.MAX_TURNS, Outcome.CONTEXT_LENGTH})
 """Outcomes that the policy brought about itself, so a verdict on them is fair."""
 
 FAULTS = frozenset(Outcome) - GRADED - {Outcome.AGENT_TIMEOUT, Outcome.CANCELLED}

@@ -76,6 +76,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(base)
     for key, value in over.items():
         below = result.get(key)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(below, value) if both else value
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            value = merged(below, value)
+        result[key] = value
     return result

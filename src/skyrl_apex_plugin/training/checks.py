@@ -33,9 +33,7 @@ def check_apex_config(cfg: ApexTrainConfig) -> None:
     _check_names(cfg)
     _check_sampling(cfg)
     _check_shape(cfg)
-    check_estimator(
-        cfg.trainer.algorithm.advantage_estimator, masks=failure_policy(cfg).masks
-    )
+    check_estimator(cfg.trainer.algorithm.advantage_estimator, masks=failure_policy(cfg).masks)
     if not 0 <= cfg.apex.failures.max_failed_fraction <= 1:
         raise ValueError(
             f"apex.failures.max_failed_fraction={cfg.apex.failures.max_failed_fraction}; "

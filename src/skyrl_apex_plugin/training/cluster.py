@@ -28,7 +28,7 @@ def initialize_ray(cfg: Any, *, env_vars: dict[str, str], embedded_mode: bool) -
         return stock_init(runtime_env=runtime_env, **kwargs)
 
     # SkyRL's function offers no way to add to the runtime environment that it builds.
-    ray.init = init_with_ours
+    ray.init = init_with_ours  # type: ignore[assignment]
     try:
         utils.initialize_ray(cfg)
     finally:

@@ -112,7 +112,8 @@ class ApexConfig(BaseConfig):
     agent: dict[str, Any] = field(default_factory=dict)
     """Settings of the agent (``docs/agent.md``) that SkyRL has no key for. Temperature, top_p and
     the cap on a turn come from ``generator.sampling_params``, and in evaluation from
-    ``generator.eval_sampling_params``; ``max_turns`` from ``generator.max_turns`` unless set here."""
+    ``generator.eval_sampling_params``; ``max_turns`` from ``generator.max_turns`` when that is
+    more than 1, SkyRL's default, unless it is set here."""
     grader: GraderConfig = field(default_factory=GraderConfig)
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)

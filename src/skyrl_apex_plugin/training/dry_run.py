@@ -42,16 +42,12 @@ def run_checks(
 def _versions() -> Iterator[DryCheck]:
     for check in check_versions():
         if check.status != "ok":
-            status: Literal["failed", "skipped"] = (
-                "failed" if check.status == "fail" else "skipped"
-            )
+            status: Literal["failed", "skipped"] = "failed" if check.status == "fail" else "skipped"
             yield DryCheck(status, "versions", f"{check.name} {check.found}: {check.remedy}")
     yield DryCheck("ok", "versions", "what is installed fits, except where said above")
 
 
-def _config(
-    purpose: Purpose, arguments: Sequence[str]
-) -> tuple[ApexTrainConfig | None, DryCheck]:
+def _config(purpose: Purpose, arguments: Sequence[str]) -> tuple[ApexTrainConfig | None, DryCheck]:
     """SkyRL's own parser and validators, then this package's."""
     from skyrl.train.utils.utils import validate_cfg, validate_generator_cfg
 
@@ -80,10 +76,10 @@ def _data(purpose: Purpose, cfg: ApexTrainConfig) -> tuple[list[Path], DryCheck]
     if absent:
         return [], DryCheck("failed", "data", f"not there: {', '.join(map(str, absent))}")
     try:
-        rows = TaskDataset(sources, where=cfg.apex.tasks.where)
+        dataset = TaskDataset(sources, where=cfg.apex.tasks.where)
     except ValueError as error:
         return [], DryCheck("failed", "data", str(error))
-    directories = [Path(row["env_extras"]["task_dir"]) for row in rows]
+    directories = [Path(dataset[i]["env_extras"]["task_dir"]) for i in range(len(dataset))]
     return directories, DryCheck("ok", "data", f"{len(directories)} tasks")
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 from skyrl.train.entrypoints.main_base import BasePPOExp
 
 from skyrl_apex_plugin import embedded
@@ -49,7 +49,7 @@ class ApexExperiment(BasePPOExp):  # type: ignore[misc]
 
     @staticmethod
     def get_cfg_as_str(cfg: ApexTrainConfig) -> str:
-        return yaml.safe_dump(redacted(asdict(cfg)))
+        return str(yaml.safe_dump(redacted(asdict(cfg))))
 
     def get_train_dataset(self) -> TaskDataset:
         """Raises ``ValueError`` when there are fewer tasks than a batch needs."""

@@ -84,9 +84,7 @@ def _settings(cfg: ApexTrainConfig, tokenizer: Any, client: Any) -> GeneratorSet
         max_context=max_context(cfg),
         min_group_survivors=cfg.apex.failures.min_group_survivors,
         zero_reward_outcomes=_zero_reward_outcomes(cfg),
-        token_level_rewards=(
-            cfg.trainer.algorithm.advantage_estimator not in EXACT_WITH_LIVE_ROWS
-        ),
+        token_level_rewards=(cfg.trainer.algorithm.advantage_estimator not in EXACT_WITH_LIVE_ROWS),
         pass_score=cfg.apex.grader.pass_score,
         sampler=cfg.apex.sampler.name,
         sampler_kwargs=lambda: _sampler_kwargs(cfg, client),

@@ -1,4 +1,4 @@
-"""Starting a stock SkyRL command line as a child process, and ending it with everything it began."""
+"""A stock SkyRL command line as a child process, ended with everything that it began."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 STOP_SECONDS = (45.0, 10.0)
@@ -58,8 +59,6 @@ def stop_group(child: subprocess.Popen[bytes]) -> None:
             child.wait(seconds)
         except subprocess.TimeoutExpired:
             continue
-    try:
+    with suppress(ProcessLookupError):  # nothing of the group is left, which is the aim
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # noqa: S110 - nothing of the group is left, which is the aim
     child.wait()

@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 Purpose = Literal["train", "eval"]
 

@@ -53,7 +53,6 @@ class RunView:
         self._trials_file = Follower(run_dir / "trials.jsonl")
         self._console = console
         self._steps = steps
-        self._started: set[str] = set()
         self._ended: Counter[str] = Counter()
         self._running = 0
         self._step: dict[int, Metrics] = {}
@@ -96,7 +95,7 @@ class RunView:
             self._live.console.print(evaluation_line(step, known))
 
     def _status(self) -> str:
-        if not self._started and not self._ended and not self._running:
+        if not self._ended and not self._running:
             return "starting engine and trainer"
         of = f" of {self._steps}" if self._steps else ""
         outcomes = ", ".join(f"{count} {name}" for name, count in self._ended.most_common())
@@ -126,12 +125,14 @@ def step_table(step: int, steps: int | None, metrics: Mapping[str, float]) -> Ta
 
 def evaluation_line(step: int, metrics: Mapping[str, float]) -> str:
     """An evaluation in one line."""
-    graded = metrics.get("eval/all/apex/sum/graded/trials", 0)
-    ended = metrics.get("eval/all/apex/sum/trials/ended", 0)
+    prefix = "eval/all/apex/"
+    graded = metrics.get(f"{prefix}sum/graded/trials", 0)
+    ended = metrics.get(f"{prefix}sum/trials/ended", 0)
     return (
-        f"evaluation after step {step}: pass@1 {_number(metrics, 'eval/all/apex/pass_at_1', '.3f')} "
+        f"evaluation after step {step}: "
+        f"pass@1 {_number(metrics, f'{prefix}pass_at_1', '.3f')} "
         f"over {graded:g} of {ended:g} graded, at least "
-        f"{_number(metrics, 'eval/all/apex/pass_at_1_lower_bound', '.3f')}"
+        f"{_number(metrics, f'{prefix}pass_at_1_lower_bound', '.3f')}"
     )
 
 

@@ -1,7 +1,7 @@
 """Training through SkyRL's own door for integrations.
 
-``python -m skyrl.train.entrypoints.main_base trainer.override_entrypoint=skyrl_apex_plugin.training.train …``
-calls :func:`main`; ``generator=NAME`` on a stock command line becomes exactly that.
+``main_base`` calls :func:`main` when ``trainer.override_entrypoint`` names this module;
+``generator=NAME`` on a stock command line becomes exactly that.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def forwarded_keys(cfg: ApexTrainConfig, sources: list[str] | None = None) -> di
         sources = [*cfg.data.train_data, *(cfg.data.val_data if evaluates else ())]
     tasks = cfg.apex.tasks
     cache = Path(tasks.cache_dir).expanduser() if tasks.cache_dir else None
-    rows = TaskDataset(sources, cache_dir=cache, where=tasks.where)
-    directories = [Path(row["env_extras"]["task_dir"]) for row in rows]
+    dataset = TaskDataset(sources, cache_dir=cache, where=tasks.where)
+    directories = [Path(dataset[i]["env_extras"]["task_dir"]) for i in range(len(dataset))]
     needed = needed_keys(directories, plugins=plugin_classes(cfg.apex))
     return require_keys(needed, os.environ)
 

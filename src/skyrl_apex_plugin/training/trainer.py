@@ -88,9 +88,7 @@ class ApexTrainerMixin:
         """SkyRL's advantages, of trained rows alone where the estimator counts rows."""
         algorithm = self.cfg.trainer.algorithm
         data = super().compute_advantages_and_returns(data)  # type: ignore[misc]
-        if needs_live_rows(
-            algorithm.advantage_estimator, norm_by_std=algorithm.grpo_norm_by_std
-        ):
+        if needs_live_rows(algorithm.advantage_estimator, norm_by_std=algorithm.grpo_norm_by_std):
             leave_out_masked_rows(data, algorithm)
         if self.cfg.apex.control == "zero_advantages":
             data["advantages"] = torch.zeros_like(data["advantages"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from skyrl_apex_hookspecs import (
     EndedTrial,
     Outcome,

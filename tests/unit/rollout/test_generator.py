@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from skyrl.train.generators.base import BatchMetadata, TrajectoryID
 from skyrl.train.utils.trainer_utils import validate_generator_output
+
 from skyrl_apex_hookspecs import EndedTrial, Outcome, RewardTerm, Task
 from skyrl_apex_plugin.grading.rewards import RewardShaper
 from skyrl_apex_plugin.rollout.attempt import Attempt
@@ -33,18 +35,15 @@ class Told:
 
     def __init__(self, endings: Sequence[Sequence[EndedTrial]]) -> None:
         self._endings = endings
-        self._rows: dict[str, int] = {}
         self.attempts: list[Attempt] = []
 
     async def run(self, attempt: Attempt) -> EndedTrial:
         self.attempts.append(attempt)
-        base = attempt.config.trial_name
-        if attempt.number:
-            base = base.rpartition("-")[0]
-        row = self._rows.setdefault(base, len(self._rows))
+        found = re.search(r"-r(\d+)-", attempt.config.trial_name)
+        assert found is not None
         attempt.trial_dir.mkdir(parents=True)
         await asyncio.sleep(0)
-        return self._endings[row][attempt.number]
+        return self._endings[int(found[1])][attempt.number]
 
     async def aclose(self) -> None:
         pass
@@ -242,9 +241,7 @@ async def test_a_shifted_mask_is_shifted_by_one(
 async def test_the_record_names_every_trial_and_keeps_what_it_should(
     task: Task, make_ended: MakeEnded, generator: Callable[..., ApexGenerator]
 ) -> None:
-    told = Told(
-        [[make_ended()], [make_ended()], [make_ended(Outcome.AGENT_TIMEOUT, None)]]
-    )
+    told = Told([[make_ended()], [make_ended()], [make_ended(Outcome.AGENT_TIMEOUT, None)]])
     built = generator(told, keep="failed")
     await built.generate(batch(task, 3))
     lines = [

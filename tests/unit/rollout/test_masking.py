@@ -12,6 +12,7 @@ import pytest
 import torch
 from skyrl.backends.skyrl_train.utils import ppo_utils
 from skyrl.train.config.config import AlgorithmConfig
+
 from skyrl_apex_plugin.rollout.masking import (
     check_estimator,
     fill_masked_rewards,
@@ -46,15 +47,17 @@ def batch(rewards: list[float], groups: list[str], trained: list[bool]) -> Any:
     token_rewards[:, -1] = torch.tensor(rewards)
 
     class Batch(dict[str, Any]):
-        metadata = {"uids": groups}
+        metadata: dict[str, Any]
 
-    return Batch(
+    made = Batch(
         rewards=token_rewards,
         response_mask=torch.ones(len(rewards), LENGTH),
         loss_mask=torch.tensor([[int(bit)] * LENGTH for bit in trained]),
         advantages=torch.full((len(rewards), LENGTH), torch.nan),
         returns=torch.full((len(rewards), LENGTH), torch.nan),
     )
+    made.metadata = {"uids": groups}
+    return made
 
 
 def test_masked_sample_does_not_vote() -> None:
@@ -73,9 +76,7 @@ def test_masked_rows_are_as_if_they_were_not_there(seed: int, estimator: str, st
     rewards = [rng.choice([0.0, 0.25, 1.0, rng.random()]) for _ in groups]
     trained = mask_small_groups(groups, [rng.random() < 0.6 for _ in groups], 2)
     kept = [i for i, bit in enumerate(trained) if bit]
-    alone = advantages(
-        [rewards[i] for i in kept], [groups[i] for i in kept], estimator, std=std
-    )
+    alone = advantages([rewards[i] for i in kept], [groups[i] for i in kept], estimator, std=std)
 
     filled = fill_masked_rewards(
         groups, [r if bit else None for r, bit in zip(rewards, trained, strict=True)]

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from skyrl.train.generators.utils import concatenate_generator_outputs
+
 from skyrl_apex_hookspecs import (
     EndedTrial,
     Failure,
@@ -23,7 +24,9 @@ from skyrl_apex_plugin.training.report import evaluation_report
 MakeEnded = Callable[..., EndedTrial]
 
 
-def rollout(ended: EndedTrial, *, group: str = "g", kind: str = "admin-max", **more: Any) -> Rollout:
+def rollout(
+    ended: EndedTrial, *, group: str = "g", kind: str = "admin-max", **more: Any
+) -> Rollout:
     trained = ended.verdict is not None
     failure = Failure(
         outcome=ended.outcome,
@@ -83,9 +86,7 @@ def test_every_metric_of_two_groups_is_that_of_all_rows(make_ended: MakeEnded) -
     rollouts = all_kinds_of_rollouts(make_ended)
     first, second = rollouts[:5], rollouts[5:]
     folded = concatenate_generator_outputs(
-        [
-            output(rollout_sums(part, pass_score=1.0), len(part)) for part in (first, second)
-        ]
+        [output(rollout_sums(part, pass_score=1.0), len(part)) for part in (first, second)]
     )["rollout_metrics"]
     together = rollout_sums(rollouts, pass_score=1.0)
     together |= {"apex/sum/groups/all": 2.0}  # the same group, counted by each call

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+
 from skyrl_apex_hookspecs import EndedTrial, Outcome, Treatment
 from skyrl_apex_plugin.rollout.outcomes import GRADED, FailurePolicy
-
-from collections.abc import Callable
 
 MakeEnded = Callable[..., EndedTrial]
 

@@ -1,0 +1,96 @@
+"""Configurations that would train on the wrong thing are refused, with the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from skyrl_apex_hookspecs import Outcome, Treatment
+from skyrl_apex_plugin.training.checks import agent_kwargs, check_apex_config, failure_policy
+from skyrl_apex_plugin.training.config import ApexTrainConfig
+from skyrl_apex_plugin.training.secrets import redacted
+
+BASE = ["trainer.policy.model.path=/models/m", "trainer.algorithm.advantage_estimator=grpo"]
+
+
+def config(*settings: str) -> ApexTrainConfig:
+    cfg: Any = ApexTrainConfig.from_cli_overrides([*BASE, *settings])
+    return cfg
+
+
+def test_the_defaults_are_accepted() -> None:
+    check_apex_config(config())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["generator.sampling_params.temperature=0.7"], "logprobs_mode=processed_logprobs"),
+        (["generator.sampling_params.temperature=0"], "training samples"),
+        (["generator.sampling_params.top_k=20"], r"sampling_params\.top_k=20"),
+        (["generator.sampling_params.stop=[END]"], "cut tokens that were sampled"),
+        (["trainer.algorithm.advantage_estimator=reinforce++"], "masked rows would move"),
+        (["apex.failures.treatments.verifier_error=train"], "no verdict to train on"),
+        (["apex.agent.temperature=0.5"], r"set generator\.sampling_params\.temperature"),
+        (["apex.agent.max_turn=5"], "unknown agent keys"),
+        (
+            [
+                "apex.agent.max_context=9000",
+                "apex.sampler.name=embedded",
+                "apex.sampler.kwargs.max_model_len=4096",
+            ],
+            "larger than the engine's window of 4096",
+        ),
+        (["apex.sandbox.name=archipelago-locl"], "did you mean 'archipelago-local'"),
+        (["apex.rewards.terms.nobody.x=1"], "no reward is called 'nobody'"),
+        (["apex.runner.name=slurm"], "known: local, ray"),
+        (["apex.control=cheat"], "known: none, shuffle_rewards"),
+        (["apex.failures.max_failed_fraction=1.5"], "between 0 and 1"),
+        (["generator.step_wise_trajectories=true"], "one whole trajectory"),
+    ],
+)
+def test_what_is_refused(settings: list[str], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        check_apex_config(config(*settings))
+
+
+def test_a_temperature_with_processed_logprobs_is_accepted() -> None:
+    check_apex_config(
+        config(
+            "generator.sampling_params.temperature=0.7",
+            "generator.inference_engine.engine_init_kwargs.logprobs_mode=processed_logprobs",
+        )
+    )
+    with pytest.raises(ValueError, match="top_p=1"):
+        check_apex_config(
+            config(
+                "generator.sampling_params.temperature=0.7",
+                "generator.sampling_params.top_p=0.9",
+                "generator.inference_engine.engine_init_kwargs.logprobs_mode=processed_logprobs",
+            )
+        )
+
+
+def test_skyrls_overlong_filtering_is_honoured() -> None:
+    policy = failure_policy(config("generator.apply_overlong_filtering=true"))
+    assert policy.treatments[Outcome.LENGTH] is Treatment.MASK
+
+
+def test_skyrls_turn_limit_reaches_the_agent() -> None:
+    assert agent_kwargs(config("generator.max_turns=7"))["max_turns"] == 7
+    assert agent_kwargs(config("generator.max_turns=7", "apex.agent.max_turns=9"))["max_turns"] == 9
+    assert "max_turns" not in agent_kwargs(config())
+
+
+def test_secrets_are_not_shown_at_any_depth() -> None:
+    shown = redacted(
+        {
+            "apex": {"grader": {"kwargs": {"api_key": "sk-1", "model": "m", "tokens": 5}}},
+            "headers": [{"Authorization": "Bearer x"}],
+            "max_tokens": 7,
+        }
+    )
+    assert "sk-1" not in str(shown) and "Bearer" not in str(shown)
+    assert shown["apex"]["grader"]["kwargs"] == {"api_key": "***", "model": "m", "tokens": 5}
+    assert shown["max_tokens"] == 7

@@ -1,0 +1,71 @@
+"""The child process of a run, and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from skyrl_apex_plugin.training.launch import run_child
+
+FAMILY = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_output_goes_to_the_log_and_the_status_comes_back(tmp_path: Path) -> None:
+    seen: list[int] = []
+    status = run_child(
+        [sys.executable, "-c", "print('hello'); raise SystemExit(3)"],
+        env=dict(os.environ),
+        log=tmp_path / "run" / "log.txt",
+        watch=lambda: seen.append(1),
+    )
+    assert status == 3
+    assert seen
+    assert (tmp_path / "run" / "log.txt").read_text() == "hello\n"
+
+
+def test_an_interrupt_ends_the_whole_group_in_order(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+
+    def interrupt_when_running() -> None:
+        while not log.exists() or not log.read_text().strip():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt_when_running, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_child(
+            [sys.executable, "-c", FAMILY],
+            env=dict(os.environ),
+            log=log,
+            watch=lambda: None,
+            poll_seconds=0.05,
+        )
+    lines = log.read_text().split()
+    assert lines[1] == "interrupted", "the child gets the chance to end its trials"
+    grandchild = int(lines[0])
+    deadline = time.monotonic() + 5
+    while _runs(grandchild) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(grandchild)
+
+
+def _runs(pid: int) -> bool:
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return bool(state) and not state.startswith("Z")
