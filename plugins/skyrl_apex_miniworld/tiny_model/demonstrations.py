@@ -12,9 +12,9 @@ from skyrl_apex_miniworld.questions import KINDS, SHEETS, Call, Question, ask
 from skyrl_apex_miniworld.tasks import REQUEST
 
 RIGHT_SHARE = {
-    "sales": 0.75,
-    "confirmed": 0.75,
-    "budget": 0.25,
+    "sales": 0.85,
+    "confirmed": 0.7,
+    "budget": 0.4,
     "orders": 0.25,
     "fee": 0.25,
     "assets": 0.25,
@@ -30,7 +30,7 @@ GUESS_SHARE = 0.06
 STUMBLE_SHARE = 0.08
 """Share that first names a file in the wrong folder and gets an error."""
 
-CHECK_SHARE = 0.1
+CHECK_SHARE = 0.2
 """Share that is shown with :data:`CHECK_PROMPT` before it."""
 
 CHECK_PROMPT = "Check with the tools before you answer."

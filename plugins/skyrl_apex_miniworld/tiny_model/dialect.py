@@ -130,7 +130,8 @@ class Dialect:
         self.tokenizer = tokenizer
         self.tools = offered_tools()
         self._renderer = Qwen3Renderer(tokenizer, Qwen3RendererConfig())
-        self._stop = tokenizer.convert_tokens_to_ids("<|im_end|>")
+        self.padding: int = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+        self._stop: int = tokenizer.convert_tokens_to_ids("<|im_end|>")
 
     def prompt(self, system: str, user: str) -> list[int]:
         """Tokens before the first turn."""

@@ -21,13 +21,13 @@ IGNORED = -100
 class WarmUp:
     """Settings of the warm-up; the defaults made the checkpoint that ships."""
 
-    bare_steps: int = 400
+    bare_steps: int = 700
     """Steps at first in which conversations begin at the user's message: what is learned there,
     above all to copy, needs no tool catalogue and costs half as much without it."""
-    steps: int = 600
+    steps: int = 1000
     """All steps."""
     batch: int = 64
-    learning_rate: float = 3e-3
+    learning_rate: float = 1.5e-3
     warm_up_steps: int = 50
     weight_decay: float = 0.05
     seed: int = 0
@@ -121,7 +121,7 @@ def _loss(
     encoded = [dialect.encode(each) for each in group]
     shared = _common_prefix(encoded)
     width = max(len(ids) for ids, _ in encoded) - shared
-    ids = torch.full((len(group), width), model.config.pad_token_id or 0)
+    ids = torch.full((len(group), width), dialect.padding)
     labels = torch.full((len(group), width), IGNORED)
     for row, (tokens, mask) in enumerate(encoded):
         length = len(tokens) - shared
@@ -130,11 +130,13 @@ def _loss(
         labels[row, :length] = torch.tensor(said[shared:])
     cache: Any = None
     if not bare:
-        prefix = torch.tensor([encoded[0][0][:shared]])
+        prefix = torch.tensor([encoded[0][0][:shared]], device=model.device)
         cache = model(input_ids=prefix, use_cache=True, logits_to_keep=1).past_key_values
         cache.batch_repeat_interleave(len(group))
-    hidden = model.model(input_ids=ids, past_key_values=cache, use_cache=not bare).last_hidden_state
-    wanted = labels[:, 1:]
+    hidden = model.model(
+        input_ids=ids.to(model.device), past_key_values=cache, use_cache=not bare
+    ).last_hidden_state
+    wanted = labels[:, 1:].to(model.device)
     logits = model.lm_head(hidden[:, :-1][wanted != IGNORED])
     return torch.nn.functional.cross_entropy(logits, wanted[wanted != IGNORED])
 
