@@ -14,6 +14,8 @@ NOT_FOR_TEXT = frozenset({"default"})
 """``default`` is the library's own fallback; it cannot extend a stream."""
 PREFERRED = ("qwen3", "qwen3.5", "qwen3.6", "glm-4.5", "glm-5", "deepseek-v3", "kimi-k2", "llama-3")
 """Tried first where several classes render a template alike."""
+THINKING = {":thinking": True, ":no-thinking": False}
+"""Suffixes of a name: whether the generation prompt asks for reasoning."""
 
 SPELLED_MARKERS = ("<tool_call>", "</tool_call>", "<function=", "<|tool_call", "<｜tool▁call")  # noqa: RUF001
 """Openers of calls; in the content of a turn without calls they are a call gone wrong."""
@@ -37,19 +39,32 @@ def name_for_model(*model_names: str) -> str | None:
     )
 
 
+def variants(name: str) -> tuple[str, ...]:
+    """``name`` and, for families whose template has the switch, both of its settings."""
+    from renderers.configs import _config_class_for  # type: ignore[import-untyped]
+
+    if ":" in name or "enable_thinking" not in _config_class_for(name).template_field_names():
+        return (name,)
+    return (name, *(name + suffix for suffix in THINKING))
+
+
 def create(tokenizer: Any, name: str) -> Any:
     """The library's renderer ``name`` for ``tokenizer``.
 
     Reasoning of earlier turns stays in the stream (``thinking_retention="all"``): what was sampled
     is never taken out again.
 
+    :param name: a name of :func:`names`, with a suffix of :data:`THINKING` or without.
     :raises RendererError: the tokenizer lacks what this family needs.
     """
     from renderers import create_renderer
-    from renderers.configs import _config_class_for  # type: ignore[import-untyped]
+    from renderers.configs import _config_class_for
 
+    family, colon, suffix = name.partition(":")
+    switch = {"enable_thinking": THINKING[colon + suffix]} if suffix else {}
     try:
-        return create_renderer(tokenizer, _config_class_for(name)(thinking_retention="all"))
+        config = _config_class_for(family)(thinking_retention="all", **switch)
+        return create_renderer(tokenizer, config)
     except Exception as error:
         raise RendererError(
             f"renderer {name!r} does not fit the tokenizer {tokenizer.name_or_path!r}: {error}"

@@ -73,6 +73,10 @@ BOTH: tuple[Message, ...] = (
 ANSWERS: Message = {"role": "assistant", "content": "There are 4."}
 
 
+class TemplateRefuses(Exception):
+    """A chat template raised; templates do so on conversations that they do not take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A conversation that ends before an assistant turn."""
@@ -102,15 +106,21 @@ def oracle(
     add_generation_prompt: bool = True,
     **template_kwargs: Any,
 ) -> list[int]:
-    """What transformers renders: the truth that renderers are measured against."""
-    ids = tokenizer.apply_chat_template(
-        [dict(message) for message in messages],
-        tools=list(tools) if tools else None,
-        add_generation_prompt=add_generation_prompt,
-        tokenize=True,
-        return_dict=False,
-        **template_kwargs,
-    )
+    """What transformers renders: the truth that renderers are measured against.
+
+    :raises TemplateRefuses: the template does not take this conversation.
+    """
+    try:
+        ids = tokenizer.apply_chat_template(
+            [dict(message) for message in messages],
+            tools=list(tools) if tools else None,
+            add_generation_prompt=add_generation_prompt,
+            tokenize=True,
+            return_dict=False,
+            **template_kwargs,
+        )
+    except Exception as error:
+        raise TemplateRefuses(f"{type(error).__name__}: {error}") from error
     return [int(token) for token in ids]
 
 
@@ -135,8 +145,8 @@ def _difference(
     for messages in spellings(probe.messages):
         try:
             expected = oracle(tokenizer, messages, tools)
-        except Exception as error:
-            first = first or f"the template fails: {type(error).__name__}: {error}"
+        except TemplateRefuses as error:
+            first = first or f"the template refuses it: {error}"
             continue
         try:
             got = render(messages, tools)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from . import library, probes
@@ -45,41 +46,39 @@ def load_renderer(
 
     :raises RendererError: an unknown name (lists the known ones), or no exact renderer.
     """
-    kind, _, parser = name.partition(":")
-    if kind == TEMPLATE:
+    family, _, rest = name.partition(":")
+    if family == TEMPLATE:
         from .template import TemplateRenderer
 
-        return TemplateRenderer(tokenizer, tools, parser=parser)
+        return TemplateRenderer(tokenizer, tools, parser=rest)
     if name == "auto":
-        name = _choose(tokenizer, model_name)
-    elif name not in library.names():
+        chosen = _choose(tokenizer, model_name)
+    elif family in library.names() and (not rest or name in library.variants(family)):
+        chosen = _agreeing(tokenizer, name)
+    else:
         raise RendererError(
-            f"unknown renderer {name!r}; known: auto, {', '.join(library.names())}, template:PARSER"
+            f"unknown renderer {name!r}; known: auto, {', '.join(library.names())} (some with "
+            f"{' or '.join(library.THINKING)} behind), template:PARSER"
         )
-    return library.LibraryRenderer(_checked(tokenizer, name), name, tools)
+    return library.LibraryRenderer(library.create(tokenizer, chosen), chosen, tools)
 
 
 @functools.lru_cache(maxsize=32)
 def _choose(tokenizer: Any, model_name: str) -> str:
     by_name = library.name_for_model(model_name, str(tokenizer.name_or_path))
     if by_name is not None:
-        logger.info(
-            "renderer %s for %s, by its name", by_name, model_name or tokenizer.name_or_path
-        )
-        return by_name
+        logger.info("renderer %s for %s: by the model's name", by_name, model_name or "it")
+        return _agreeing(tokenizer, by_name)
     if tokenizer.chat_template:
         for name in library.names():
-            try:
-                candidate = library.create(tokenizer, name)
-            except RendererError:
-                continue
-            if not any(probes.differences(tokenizer, _render(candidate))):
-                logger.info(
-                    "renderer %s for %s: it renders as the chat template does",
-                    name,
-                    tokenizer.name_or_path,
-                )
-                return name
+            for variant in library.variants(name):
+                if next(_differences(tokenizer, variant), None) is None:
+                    logger.info(
+                        "renderer %s for %s: it renders as the chat template does",
+                        variant,
+                        tokenizer.name_or_path,
+                    )
+                    return variant
     raise RendererError(
         "no renderer of the renderers library renders as the chat template of "
         f"{tokenizer.name_or_path!r} does. Name the model's family "
@@ -89,22 +88,37 @@ def _choose(tokenizer: Any, model_name: str) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _checked(tokenizer: Any, name: str) -> Any:
-    """The library's renderer; the log says where it differs from the tokenizer's own template."""
-    renderer = library.create(tokenizer, name)
-    if tokenizer.chat_template:
-        for difference in probes.differences(tokenizer, _render(renderer)):
-            logger.warning(
-                "renderer %s differs from the chat template of %s: %s",
-                name,
-                tokenizer.name_or_path,
-                difference,
-            )
-            break
-    return renderer
+def _agreeing(tokenizer: Any, name: str) -> str:
+    """The variant of a named renderer that agrees with the tokenizer's own template.
+
+    The name stands even where none does; the log then says where they differ. Raises
+    :class:`RendererError` when the tokenizer lacks what the family needs.
+    """
+    library.create(tokenizer, name)
+    if not tokenizer.chat_template:
+        return name
+    found = {v: next(_differences(tokenizer, v), None) for v in library.variants(name)}
+    for variant, difference in found.items():
+        if difference is None:
+            return variant
+    logger.warning(
+        "renderer %s differs from the chat template of %s: %s",
+        name,
+        tokenizer.name_or_path,
+        found[name],
+    )
+    return name
 
 
-def _render(renderer: Any) -> Any:
-    return lambda messages, tools: renderer.render_ids(
-        [dict(message) for message in messages], tools=tools, add_generation_prompt=True
+def _differences(tokenizer: Any, name: str) -> Iterator[str]:
+    try:
+        renderer = library.create(tokenizer, name)
+    except RendererError as error:
+        yield str(error)
+        return
+    yield from probes.differences(
+        tokenizer,
+        lambda messages, tools: renderer.render_ids(
+            [dict(message) for message in messages], tools=tools, add_generation_prompt=True
+        ),
     )
