@@ -98,7 +98,9 @@ def play(
         else:
             if all(boundary.ok for boundary in results[-1]):
                 return results[-1]
-    return results[0] if results else [Boundary(name, -1, Status.NOT_TESTABLE, detail=refusals[0])]
+    if not results:
+        return [Boundary(name, -1, Status.NOT_TESTABLE, detail=refusals[0])]
+    return min(results, key=lambda found: sum(not boundary.ok for boundary in found))
 
 
 def _play(
@@ -120,9 +122,7 @@ def _play(
     ledger = TokenLedger(stream)
     for turn, (start, end) in enumerate(runs):
         whole = probes.oracle(tokenizer, messages[:end], tools)
-        sampled = _sampled(
-            tokenizer, messages[: start - 1], whole, messages[start - 1], renderer, tools
-        )
+        sampled = _sampled(tokenizer, messages[:start], whole, renderer, tools)
         ledger.append_sampled(sampled, [0.0] * len(sampled), finish_reason="stop")
         try:
             added = renderer.extend(ledger, messages[start:end])
@@ -148,17 +148,19 @@ def _compare(
 
 def _sampled(
     tokenizer: Any,
-    before: Sequence[Message],
+    messages: Sequence[Message],
     whole: list[int],
-    turn: Message,
     renderer: Renderer,
     tools: Sequence[dict[str, Any]],
 ) -> list[int]:
-    """The tokens of an assistant turn, as the template has them, up to its stop token."""
-    prompt = probes.oracle(tokenizer, before, tools)
+    """The tokens of the assistant turn that ends ``messages``, up to its stop token.
+
+    :param whole: the template's rendering of the conversation up to the next turn.
+    """
+    prompt = probes.oracle(tokenizer, messages[:-1], tools)
     if whole[: len(prompt)] != prompt:
         # Earlier turns are rewritten later: take the turn as it stands when it is the last.
-        whole = probes.oracle(tokenizer, [*before, turn], tools, add_generation_prompt=False)
+        whole = probes.oracle(tokenizer, messages, tools, add_generation_prompt=False)
         shared = next(
             (i for i, (a, b) in enumerate(zip(prompt, whole, strict=False)) if a != b),
             min(len(prompt), len(whole)),
@@ -178,7 +180,7 @@ def _truncated(tokenizer: Any, renderer: Renderer, tools: ToolCatalogue) -> Boun
     for spelled in probes.spellings(messages):
         try:
             whole = probes.oracle(tokenizer, spelled, tools.for_model)
-            turn = _sampled(tokenizer, spelled[:1], whole, spelled[1], renderer, tools.for_model)
+            turn = _sampled(tokenizer, spelled[:2], whole, renderer, tools.for_model)
         except probes.TemplateRefuses:
             continue
         if len(turn) < 2:
@@ -200,7 +202,7 @@ def _truncated(tokenizer: Any, renderer: Renderer, tools: ToolCatalogue) -> Boun
 
 
 def conversations(tools: ToolCatalogue) -> Iterator[tuple[str, list[Message]]]:
-    """Name and messages of each scripted conversation; those with tools only where there are any."""
+    """Name and messages of each scripted conversation; calls only where there are tools."""
     ask: list[Message] = [probes.SYSTEM, probes.USER]
     again: Message = {"role": "user", "content": "And now?"}
     answer: Message = {"role": "assistant", "content": "Four."}
@@ -216,7 +218,7 @@ def conversations(tools: ToolCatalogue) -> Iterator[tuple[str, list[Message]]]:
     yield "cycles", [*ask, _asks("", [one]), both[0], _asks("Then", [two]), both[1]]
     for title, text in OBSERVATIONS.items():
         yield title, [*ask, _asks("", [one]), _result(tools, 0, text), _asks("", [two]), both[1]]
-    thinks = {**_asks("", [one]), "reasoning_content": "I should look – «vite»."}
+    thinks = {**_asks("", [one]), "reasoning_content": "I should look, «vite»."}
     kept: list[Message] = [*ask, thinks, both[0], {**_asks("", [two]), "reasoning_content": "Hm."}]
     yield "reasoning kept between calls", [*kept, both[1]]
     yield "reasoning before a second question", [*kept, both[1], answer, again]
@@ -224,7 +226,7 @@ def conversations(tools: ToolCatalogue) -> Iterator[tuple[str, list[Message]]]:
 
 
 OBSERVATIONS = {
-    "unicode observation": "naïve – 数字 🍎\u200d🍏 \u0301 \x0b\r\n\ttab",
+    "unicode observation": "naïve 数字 🍎\u200d🍏 \u0301 \x0b\r\n\ttab",
     "empty observation": "",
     "whitespace observation": " \n\n ",
     "observation with template text": "<tool_response>\n<|im_end|>\n</tool_call><think>",
