@@ -86,6 +86,7 @@ def bar_chart(
 ) -> BarChart | None:
     """Stacked bars, all on one scale. ``names`` fixes which segments there are, and their order."""
     rows = list(rows)
+    fixed = bool(names)
     names = names or list(dict.fromkeys(name for _, parts, _ in rows for name in parts))
     colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
     longest = max((sum(parts.values()) for _, parts, _ in rows), default=0.0)
@@ -101,7 +102,7 @@ def bar_chart(
                 segments.append((colours[name], round(offset, 2), round(width, 2), shown))
             offset += width
         drawn.append((label, segments, remark))
-    legend = [(name, colours[name]) for name in names] if len(names) > 1 else []
+    legend = [(name, colours[name]) for name in names] if fixed or len(names) > 1 else []
     return BarChart(title, legend, drawn)
 
 
@@ -187,10 +188,10 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
-    """Four to six round numbers between ``low`` and ``high``."""
-    rough = (high - low) / 4
+    """Some five round numbers between ``low`` and ``high``."""
+    rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
-    stride = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    stride = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough)
     if whole:
         stride = max(round(stride), 1)
     first = math.ceil(low / stride - 1e-9)

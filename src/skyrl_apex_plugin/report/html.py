@@ -104,7 +104,8 @@ def _chosen(run: Run, pages: int, only: Sequence[str]) -> dict[str, Path]:
     kept = [(each["trial"], run.trial_dir(each["trial"])) for each in run.trials]
     there = [(name, directory) for name, directory in kept if directory is not None]
     if len(there) > pages > 0:
-        there = [there[int(index * len(there) / pages)] for index in range(pages)]
+        stride = (len(there) - 1) / max(pages - 1, 1)
+        there = [there[round(index * stride)] for index in range(pages)]
     return dict(there if pages else ())
 
 

@@ -98,6 +98,7 @@ function drawRow(trial) {
     const cell = make("td", { class: numeric ? "n" : name === "reason" ? "reason" : null });
     if (name === "trial" && packed.has(trial.trial))
       cell.append(make("a", { href: "#" + encodeURIComponent(trial.trial) }, content));
+    else if (name === "reason") cell.append(make("div", { title: content }, content ?? ""));
     else cell.append(numeric ? number(content) : String(content ?? ""));
     row.append(cell);
   }
