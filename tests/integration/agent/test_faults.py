@@ -73,7 +73,8 @@ async def test_every_action_runs_at_most_once(
     outcome = await run(
         *turns,
         prepare={"gateway_url": f"http://127.0.0.1:{proxy.port}"},
-        tool_timeout_sec=0.5,
+        # Only stalls are waited for; anything else must not look like one on a busy machine.
+        tool_timeout_sec=1.5 if fault.startswith("stall") else 30.0,
         reconnect_timeout_sec=10.0,
     )
     assert (outcome.outcome, outcome.answer) == (Outcome.COMPLETE, "Finished.")
