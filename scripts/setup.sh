@@ -5,6 +5,7 @@
 #   .venv-harbor26  harbor 0.26.0, no torch: the tests of the second harbor version
 #
 # Usage: scripts/setup.sh [main] [harbor26] [bubblewrap]   (default: all three)
+#        scripts/setup.sh python     only print the interpreter that would be used
 # PYTHON=/path/to/python3.12 chooses the interpreter. Safe to run again.
 set -eu
 cd "$(dirname "$0")/.."
@@ -94,6 +95,7 @@ bubblewrap() {
 for part in ${*:-bubblewrap main harbor26}; do
     case $part in
     bubblewrap) bubblewrap ;;
+    python) need_python && echo "$python" ;;
     main) install .venv constraints/skyrl-0.3.0.txt --editable '.[train,dev,modal]' ;;
     harbor26) install .venv-harbor26 constraints/harbor-0.26.0.txt --editable '.[dev,modal]' ;;
     *) die "unknown part $part" ;;
