@@ -85,6 +85,7 @@ def generator_of(config: Any) -> str | None:
     return name or getattr(config, MARK, None)
 
 
+@cache
 def experiment_class_of(name: str, base: type[Any]) -> type[Any]:
     """The generator's ``experiment_class``, else ``base`` with the factory as ``get_generator``."""
     factory = resolve_generator(name)
