@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import json
 import re
-import shlex
 import tempfile
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, override
@@ -16,23 +14,24 @@ from harbor.environments.base import ExecResult
 from harbor.environments.docker.docker import DockerEnvironment
 from harbor.models.task.config import EnvironmentConfig
 
-from skyrl_apex_sandbox_kit import Leftover, limiter_for
+from skyrl_apex_sandbox_kit import (
+    LOG_DIRECTORIES,
+    OWNER_LABEL,
+    Leftover,
+    exec_and_kill,
+    image_of_task,
+    limiter_for,
+    owner_label,
+    snapshot_command,
+    start_or_undo,
+)
 
 from .engine import engine, has_image
-from .leftovers import OWNER_LABEL, list_leftovers, owner_label
+from .leftovers import list_leftovers
 
 GATEWAY_PORT = 8000
 DEFAULT_CONCURRENT_STARTS = 4
 _OWN_OPTIONS = ("image", "image_archive", "ports", "max_concurrent_starts")
-_LOG_DIRECTORIES = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
-_MARK = "APEX_EXEC_ID"
-_KILL_MARKED = (
-    "while :; do found=; for p in /proc/[0-9]*; do "
-    'if grep -qa "{mark}" "$p/environ" 2>/dev/null; then '
-    'pid=${{p#/proc/}}; [ "$pid" = $$ ] || {{ kill -9 "$pid" 2>/dev/null && found=1; }}; fi; '
-    'done; [ -n "$found" ] || break; done'
-)
-"""A process keeps the variables it was started with, so daemons are found as well."""
 
 
 class ApexDockerEnvironment(DockerEnvironment):  # type: ignore[misc]
@@ -61,7 +60,7 @@ class ApexDockerEnvironment(DockerEnvironment):  # type: ignore[misc]
         max_concurrent_starts: int = DEFAULT_CONCURRENT_STARTS,
         **kwargs: Any,
     ) -> None:
-        world_image = image or _image_of_task(environment_dir.parent)
+        world_image = image or image_of_task(environment_dir.parent)
         if world_image is not None:
             task_env_config = task_env_config.model_copy(update={"docker_image": world_image})
         self._world_image = world_image
@@ -136,21 +135,14 @@ class ApexDockerEnvironment(DockerEnvironment):  # type: ignore[misc]
 
     async def _start(self, build: bool) -> None:
         self._write_overlay()
-        starting = asyncio.create_task(self._start_container(build))
-        try:
-            # `docker compose up` goes on when its caller is cancelled: let it end, then undo it.
-            await asyncio.shield(starting)
-        except BaseException:
-            await asyncio.wait([starting])
-            await self.stop(delete=True)
-            raise
+        await start_or_undo(lambda: self._start_container(build), lambda: self.stop(delete=True))
 
     async def _start_container(self, build: bool) -> None:
         loading = limiter_for(f"loading {self.task_env_config.docker_image}", concurrent=1)
         await loading.create(self._load_archive, _engine_is_busy)
         await super().start(build)
         mounted = set(self._mount_targets())
-        await self.ensure_dirs([path for path in _LOG_DIRECTORIES if path not in mounted])
+        await self.ensure_dirs([path for path in LOG_DIRECTORIES if path not in mounted])
 
     async def _load_archive(self) -> None:
         name, archive = self.task_env_config.docker_image, self._image_archive
@@ -205,18 +197,12 @@ class ApexDockerEnvironment(DockerEnvironment):  # type: ignore[misc]
 
         :raises RuntimeError: after ``timeout_sec``.
         """
-        mark = uuid.uuid4().hex
-        running = asyncio.create_task(
-            super().exec(command, cwd=cwd, env={**(env or {}), _MARK: mark}, user=user)
+        run = functools.partial(super().exec, command, cwd=cwd, user=user)
+        return await exec_and_kill(
+            lambda mark: run(env={**(env or {}), **mark}),
+            functools.partial(super().exec, user="root"),
+            timeout_sec,
         )
-        try:
-            return await asyncio.wait_for(asyncio.shield(running), timeout_sec)
-        except (TimeoutError, asyncio.CancelledError) as reason:
-            await super().exec(_KILL_MARKED.format(mark=f"{_MARK}={mark}"), user="root")
-            await asyncio.wait([running])
-            if isinstance(reason, TimeoutError):
-                raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
-            raise
 
     async def snapshot(self, paths: Sequence[str], target_path: str) -> None:
         """Write the given paths to a gzip tar inside the container, members relative to ``/``.
@@ -225,21 +211,9 @@ class ApexDockerEnvironment(DockerEnvironment):  # type: ignore[misc]
 
         :raises RuntimeError: when tar fails, with its words.
         """
-        names = " ".join(shlex.quote(path.lstrip("/")) for path in paths)
-        target = shlex.quote(target_path)
-        result = await self.exec(
-            f'mkdir -p "$(dirname {target})" && cd / && set -- && for p in {names}; do '
-            f'[ -e "$p" ] && set -- "$@" "$p"; done; umask 077; tar -czf {target} "$@"',
-            user="root",
-        )
+        result = await self.exec(snapshot_command(paths, target_path), user="root")
         if result.return_code != 0:
             raise RuntimeError(f"snapshot of {', '.join(paths)}: {result.stderr or result.stdout}")
-
-
-def _image_of_task(task_dir: Path) -> str | None:
-    path = task_dir / "archipelago.json"
-    name = json.loads(path.read_text()).get("ecr_image") if path.is_file() else None
-    return str(name) if name else None
 
 
 def _engine_is_busy(error: Exception) -> bool:

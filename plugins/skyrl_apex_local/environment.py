@@ -20,11 +20,11 @@ from harbor.environments.capabilities import (
 )
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
-from skyrl_apex_sandbox_kit import Leftover, limiter_for
+from skyrl_apex_sandbox_kit import Leftover, image_of_task, limiter_for
 
 from .cgroups import Limits
 from .egress import EgressProxy
-from .images import Image, find_image, image_of_task
+from .images import Image, find_image
 from .leftovers import list_leftovers
 from .sandbox import Sandbox, SandboxSpec
 from .tunnel import Tunnel

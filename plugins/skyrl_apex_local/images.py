@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,12 +48,3 @@ def find_image(name: str, overrides: Mapping[str, str]) -> Image:
             "(environment option) or APEX_IMAGES_DIR"
         )
     return Image(directory.resolve())
-
-
-def image_of_task(task_dir: Path) -> str | None:
-    """``ecr_image`` of the task's ``archipelago.json``; ``None`` when the task has no world."""
-    path = task_dir / "archipelago.json"
-    if not path.is_file():
-        return None
-    name = json.loads(path.read_text()).get("ecr_image")
-    return str(name) if name else None

@@ -6,10 +6,10 @@ import asyncio
 import os
 import signal
 
-from skyrl_apex_sandbox_kit import Leftover
+from skyrl_apex_sandbox_kit import Leftover, is_alive
 
 from . import cgroups
-from .state import SandboxState, leftover_sandboxes, process_identity
+from .state import SandboxState, leftover_sandboxes
 
 
 def list_leftovers() -> list[Leftover]:
@@ -31,8 +31,8 @@ def _leftover(state: SandboxState) -> Leftover:
 def _remove(state: SandboxState) -> None:
     record = state.recorded()
     init = record.get("init")
-    if isinstance(init, str) and process_identity(pid := int(init.partition(":")[0])) == init:
-        os.kill(pid, signal.SIGKILL)
+    if isinstance(init, str) and is_alive(init):
+        os.kill(int(init.partition("-")[0]), signal.SIGKILL)
     groups = record.get("cgroups")
     cgroups.remove(tuple(groups) if isinstance(groups, list) else ())
     state.remove()

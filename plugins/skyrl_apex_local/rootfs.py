@@ -50,9 +50,11 @@ _ETC = (
     "magic",
     "mime.types",
     "os-release",
+    "pam.d",
     "pki",
     "profile",
     "protocols",
+    "security",
     "services",
     "ssl",
     "timezone",
@@ -60,8 +62,8 @@ _ETC = (
 """What of the host's /etc programs need to run; users, keys and network settings are not in it."""
 
 _OWN_ETC = {
-    "passwd": "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:agent:/tmp:/bin/sh\n"
-    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "passwd": "root:*:0:0:root:/root:/bin/sh\nagent:*:1000:1000:agent:/tmp:/bin/sh\n"
+    "nobody:*:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
     "group": "root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n",
     "hosts": "127.0.0.1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",

@@ -10,6 +10,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from skyrl_apex_sandbox_kit import is_alive, process_identity
+
 _OWNER = "owner.json"
 
 
@@ -29,15 +31,6 @@ def state_root() -> Path:
             "set APEX_SANDBOX_DIR to a directory of your own"
         )
     return root
-
-
-def process_identity(pid: int) -> str | None:
-    """PID and start time, so that a reused PID is not taken for the process; ``None`` if dead."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] == "Z" else f"{pid}:{fields[19]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +72,7 @@ class SandboxState:
         return dict(json.loads(path.read_text())) if path.is_file() else {}
 
     def owner_alive(self) -> bool:
-        owner = str(self.recorded().get("owner") or "")
-        pid = owner.partition(":")[0]
-        return pid.isdecimal() and process_identity(int(pid)) == owner
+        return is_alive(str(self.recorded().get("owner")))
 
     def remove(self) -> None:
         """Delete the directory; whatever the sandbox made of its permissions."""
