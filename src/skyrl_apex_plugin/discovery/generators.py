@@ -85,7 +85,6 @@ def generator_of(config: Any) -> str | None:
     return name or getattr(config, MARK, None)
 
 
-@cache
 def experiment_class_of(name: str, base: type[Any]) -> type[Any]:
     """The generator's ``experiment_class``, else ``base`` with the factory as ``get_generator``."""
     factory = resolve_generator(name)
@@ -112,13 +111,3 @@ def joined_experiment_class(name: str, stock: type[Any], base: type[Any]) -> typ
     if issubclass(experiment, stock):
         return experiment
     return type(stock.__name__, (stock, experiment), {"__module__": stock.__module__})
-
-
-__all__ = [
-    "config_from_command_line",
-    "experiment_class_of",
-    "generator_of",
-    "joined_experiment_class",
-    "resolve_generator",
-    "split_command_line",
-]

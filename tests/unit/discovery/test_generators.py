@@ -67,10 +67,8 @@ def factory(monkeypatch):
         monkeypatch.setattr(generators, "resolve_entry_point", lambda group, name: make)
 
     generators.resolve_generator.cache_clear()
-    generators.experiment_class_of.cache_clear()
     yield register
     generators.resolve_generator.cache_clear()
-    generators.experiment_class_of.cache_clear()
 
 
 @pytest.mark.parametrize(
