@@ -153,16 +153,16 @@ def _watch(
         with RunView(run_dir, console, steps=steps) as view:
             status = run_child(command, env=environment, log=log, watch=view.refresh)
     except KeyboardInterrupt:
-        console.print(f"stopped. The log is {log}", soft_wrap=True)
+        click.echo(f"stopped. The log is {log}")
         raise click.exceptions.Exit(130) from None
     if status != 0:
         lines = log.read_text(errors="replace").splitlines()[-30:]
         click.echo("\n".join(lines), err=True)
         raise click.ClickException(f"SkyRL ended with status {status}. The whole log: {log}")
-    console.print(f"run record   {run_dir}", soft_wrap=True)
+    click.echo(f"run record   {run_dir}")
     for path in _checkpoints(run_dir):
-        console.print(f"checkpoint   {path}", soft_wrap=True)
-    console.print(f"command      {shlex.join(['python', *command[1:]])}", soft_wrap=True)
+        click.echo(f"checkpoint   {path}")
+    click.echo(f"command      {shlex.join(['python', *command[1:]])}")
 
 
 def _checkpoints(run_dir: Path) -> list[Path]:

@@ -25,6 +25,8 @@ PREFIX = "apex/sum/"
 FOLDED = re.compile("avg|mean|max|min")
 """What SkyRL looks for in a key, wherever it stands."""
 
+_ESCAPED = re.compile(r"a\.vg|m\.ean|m\.ax|m\.in")
+
 RATIOS: tuple[tuple[str, str, str], ...] = (
     ("reward", "rewarded/reward", "rewarded/trials"),
     ("score", "graded/score", "graded/trials"),
@@ -56,6 +58,15 @@ def metric_key(name: str) -> str:
     'apex/sum/server/adm.in/calls'
     """
     return PREFIX + FOLDED.sub(lambda found: f"{found[0][0]}.{found[0][1:]}", name)
+
+
+def plain_name(name: str) -> str:
+    """The name behind a key of :func:`metric_key`; nothing folds it any more.
+
+    >>> plain_name("server/adm.in/calls")
+    'server/admin/calls'
+    """
+    return _ESCAPED.sub(lambda found: found[0].replace(".", ""), name)
 
 
 def rollout_sums(rollouts: Iterable[Rollout], *, pass_score: float) -> dict[str, float]:
@@ -134,7 +145,7 @@ def with_ratios(metrics: Mapping[str, Any]) -> dict[str, Any]:
             families.setdefault(found["prefix"], {})[found["name"]] = value
     result = dict(metrics)
     for prefix, sums in families.items():
-        result.update({prefix + name: value for name, value in _ratios(sums)})
+        result.update({prefix + plain_name(name): value for name, value in _ratios(sums)})
     return result
 
 

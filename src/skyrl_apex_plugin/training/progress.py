@@ -13,6 +13,8 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 
+from skyrl_apex_plugin.rollout.metrics import plain_name
+
 STEP_DONE = "timing/step"
 """SkyRL logs a step's timings last."""
 
@@ -151,7 +153,7 @@ def _rollouts(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
 def _training(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
     prefix = "apex/sum/outcome/"
     outcomes = {
-        key.removeprefix(prefix).replace(".", ""): value
+        plain_name(key.removeprefix(prefix)): value
         for key, value in metrics.items()
         if key.startswith(prefix)
     }

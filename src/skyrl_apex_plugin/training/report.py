@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from skyrl_apex_plugin.rollout.metrics import PREFIX, with_ratios
+from skyrl_apex_plugin.rollout.metrics import PREFIX, plain_name, with_ratios
 
 ALL = f"eval/all/{PREFIX}"
 
@@ -31,13 +31,15 @@ def evaluation_report(metrics: Mapping[str, Any]) -> str:
             numbers.get(f"{prefix}{kind}/{name}", 0)
             for name in ("graded", "trials", "passed", "score")
         ]
-        lines.append(_line(kind, *values))
+        lines.append(_line(plain_name(kind), *values))
     outcomes = {
         key.removeprefix(f"{ALL}outcome/"): int(value)
         for key, value in sorted(numbers.items())
         if key.startswith(f"{ALL}outcome/")
     }
-    lines.append("outcomes: " + ", ".join(f"{name} {count}" for name, count in outcomes.items()))
+    lines.append(
+        "outcomes: " + ", ".join(f"{plain_name(name)} {count}" for name, count in outcomes.items())
+    )
     return "\n".join(lines)
 
 

@@ -159,8 +159,14 @@ def test_the_evaluation_report_names_every_world_kind(make_ended: MakeEnded) -> 
     lines = {line.split()[0]: line.split()[1:] for line in report.splitlines()}
     assert lines["all"] == ["2/3", "0.500", "0.333", "0.750"]
     assert lines["law"] == ["1/2", "1.000", "0.500", "1.000"]
-    assert lines["adm.in"] == ["1/1", "0.000", "0.000", "0.500"]
+    assert lines["admin"] == ["1/1", "0.000", "0.000", "0.500"]
     assert "verifier_error 1" in report
+
+
+def test_ratios_go_by_the_name_that_was_given(make_ended: MakeEnded) -> None:
+    sums = rollout_sums([rollout(make_ended())], pass_score=1.0)
+    assert "apex/kind/admin-max/pass_at_1" in with_ratios(sums)
+    assert "apex/server/admin/success" in with_ratios(sums)
 
 
 def test_metric_keys_stay_apart() -> None:
