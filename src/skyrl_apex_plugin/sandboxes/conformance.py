@@ -177,7 +177,9 @@ async def log_directories(maker: SandboxMaker) -> None:
     """/logs/agent, /logs/verifier and /logs/artifacts exist and can be written to."""
     async with maker.running() as environment:
         for name in ("agent", "verifier", "artifacts"):
-            await output_of(environment, f"echo x > /logs/{name}/probe")
+            path = f"/logs/{name}/probe"
+            written = await output_of(environment, f"echo {name} > {path} && cat {path}")
+            require(written.strip() == name, f"what is written to {path} is not there")
 
 
 @check
@@ -241,7 +243,7 @@ async def background_processes(maker: SandboxMaker) -> None:
         )
         require(time.monotonic() - began < 10, "exec waited for a background process")
         for _ in range(50):
-            if (await environment.exec("test -e /tmp/flag")).return_code == 0:
+            if ((await environment.exec("cat /tmp/flag")).stdout or "").strip() == "done":
                 return
             await asyncio.sleep(0.2)
         raise Violation("the background process did not live on")

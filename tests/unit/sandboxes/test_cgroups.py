@@ -1,0 +1,76 @@
+"""Limits on hosts with control groups of version 1, version 2, both, or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skyrl_apex_local.cgroups import Limits, create
+
+LIMITS = Limits(memory_bytes=64 * 2**20, cpus=1.5, processes=50)
+
+
+def version1(root: Path, *controllers: str) -> None:
+    for controller in controllers:
+        (root / controller).mkdir(parents=True)
+        (root / controller / "cgroup.procs").touch()
+
+
+def version2(root: Path, controllers: str) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "cgroup.controllers").write_text(controllers)
+    (root / "cgroup.subtree_control").write_text("")
+    (root / "skyrl-apex").mkdir()
+    (root / "skyrl-apex/cgroup.subtree_control").write_text("")
+
+
+def test_version_1(tmp_path: Path) -> None:
+    version1(tmp_path, "memory", "cpu", "pids")
+    groups = create("s1", LIMITS, tmp_path)
+    assert not groups.refused
+    assert len(groups.paths) == 3
+    assert (tmp_path / "memory/skyrl-apex/s1/memory.limit_in_bytes").read_text() == "67108864"
+    assert (tmp_path / "cpu/skyrl-apex/s1/cpu.cfs_quota_us").read_text() == "150000"
+    assert (tmp_path / "pids/skyrl-apex/s1/pids.max").read_text() == "50"
+
+
+def test_version_2_enables_the_controllers_and_uses_one_group(tmp_path: Path) -> None:
+    version2(tmp_path, "cpuset cpu io memory pids")
+    groups = create("s1", LIMITS, tmp_path)
+    assert not groups.refused
+    assert groups.paths == (str(tmp_path / "skyrl-apex/s1"),)
+    assert (tmp_path / "skyrl-apex/s1/memory.max").read_text() == "67108864"
+    assert (tmp_path / "skyrl-apex/s1/cpu.max").read_text() == "150000 100000"
+    assert (tmp_path / "cgroup.subtree_control").read_text().startswith("+")
+
+
+def test_hybrid_takes_each_controller_where_it_is(tmp_path: Path) -> None:
+    version1(tmp_path, "memory", "cpu")
+    version2(tmp_path / "unified", "pids")
+    groups = create("s1", LIMITS, tmp_path)
+    assert not groups.refused
+    assert (tmp_path / "memory/skyrl-apex/s1/memory.limit_in_bytes").exists()
+    assert (tmp_path / "unified/skyrl-apex/s1/pids.max").read_text() == "50"
+
+
+def test_what_the_host_does_not_take_is_named_and_the_rest_is_set(tmp_path: Path) -> None:
+    version1(tmp_path, "memory")
+    version2(tmp_path / "unified", "")
+    groups = create("s1", LIMITS, tmp_path)
+    assert groups.refused is not None
+    assert set(groups.refused) == {"cpu", "pids"}
+    assert "no pids controller" in groups.refused["pids"]
+    assert len(groups.paths) == 1
+
+
+def test_a_host_without_control_groups_gets_none(tmp_path: Path) -> None:
+    groups = create("s1", LIMITS, tmp_path / "nothing")
+    assert groups.paths == ()
+    assert set(groups.refused or {}) == {"memory", "cpu", "pids"}
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(processes=5)])
+def test_only_what_is_limited_makes_a_group(limits: Limits, tmp_path: Path) -> None:
+    version1(tmp_path, "memory", "cpu", "pids")
+    assert len(create("s1", limits, tmp_path).paths) == (1 if limits.processes else 0)
