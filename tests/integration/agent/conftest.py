@@ -60,6 +60,11 @@ class Model:
     def answer(self, key: str, *turns: str) -> None:
         httpx.post(f"{self._url}/scripts", json={"key": key, "turns": turns}).raise_for_status()
 
+    def last_request(self) -> dict[str, Any]:
+        """The last chat request that the server got."""
+        found: dict[str, Any] = httpx.get(f"{self._url}/last").json()
+        return found
+
 
 def call(name: str, **arguments: object) -> str:
     """A tool call as the model writes it."""

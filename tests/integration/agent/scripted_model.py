@@ -24,6 +24,7 @@ CALL = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
 
 scripts: dict[str, list[str]] = {}
 tokenizer: Any = None
+last_request: dict[str, Any] = {}
 
 
 def turn_text(prompt: str, number: int) -> str:
@@ -62,8 +63,13 @@ async def completions(request: Request) -> JSONResponse:
     return JSONResponse({"id": "c", "object": "text_completion", "choices": [choice]})
 
 
+async def last(_: Request) -> JSONResponse:
+    return JSONResponse(last_request)
+
+
 async def chat(request: Request) -> JSONResponse:
-    body = await request.json()
+    global last_request
+    body = last_request = await request.json()
     said = sum(message["role"] == "assistant" for message in body["messages"])
     text = turn_text(json.dumps(body["messages"], ensure_ascii=False), said)
     calls = [json.loads(found) for found in CALL.findall(text)]
@@ -98,6 +104,7 @@ async def chat(request: Request) -> JSONResponse:
 app = Starlette(
     routes=[
         Route("/scripts", register, methods=["POST"]),
+        Route("/last", last),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/chat/completions", chat, methods=["POST"]),
     ]

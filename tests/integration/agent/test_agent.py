@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from conftest import Run, call
-from skyrl_apex_hookspecs import Outcome
+from skyrl_apex_hookspecs import Observation, Outcome, TurnFinished, hookimpl
+from skyrl_apex_plugin.agent import token_conversation
 from skyrl_apex_plugin.agent.atif import read_trajectory
 from skyrl_apex_plugin.agent.record import read_turns
+from skyrl_apex_plugin.discovery import plugin_manager
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -57,3 +60,80 @@ async def test_turns_are_on_disk_before_the_run_ends(run: Run) -> None:
     await run(call("files_read", path="/none"), "Done.")
     kinds = [line["kind"] for line in read_turns(run.trial_dir)]
     assert kinds == ["start", "model", "tools", "model", "tools"]
+
+
+async def test_parallel_calls_keep_their_order(run: Run) -> None:
+    """Reading calls of a turn run together; the model sees the answers in its own order."""
+    slow = [call("files_shape", kind=kind) for kind in ("json", "empty", "image")]
+    await run("\n".join([call("files_write", path="/order", text="x"), *slow]), "Done.")
+    (line,) = [line for line in read_turns(run.trial_dir) if line.get("results")]
+    texts = [result["text"] for result in line["results"]]
+    assert texts[0].startswith("wrote 1") and texts[1].startswith('{"a"')
+    assert texts[2] == "(the tool returned nothing)" and texts[3].startswith("[image")
+
+
+async def test_five_megabytes_of_one_line_are_cut_to_the_budget(run: Run) -> None:
+    await run(call("files_shape", kind="long"), "Done.", tool_output_max_tokens=50)
+    turn = run.ledger.turns[0]
+    assert turn.observation_end is not None and turn.observation_end - turn.end < 80
+    assert "characters left out" in run.ledger_text()
+
+
+async def test_a_model_that_takes_images_gets_them(run: Run) -> None:
+    await run(call("files_shape", kind="image"), "A picture.", mode="chat", images=True)
+    seen = run.model.last_request()["messages"]
+    assert seen[-1]["role"] == "user"
+    assert seen[-1]["content"][0]["image_url"]["url"].startswith("data:image/png;base64,")
+
+
+async def test_an_application_error_is_passed_on_and_counted(run: Run) -> None:
+    outcome = await run(call("mail_send", to="nobody"), "Done.")
+    assert outcome.metrics["servers"]["mail"]["failed"] == 1
+    assert "no such recipient" in run.ledger_text()
+
+
+async def test_a_hook_may_replace_what_counts_as_a_failure(run: Run) -> None:
+    class Forgiving:
+        @hookimpl
+        def apex_transform_observation(self, observation: Observation) -> Observation | None:
+            return replace(observation, is_error=False, text="never mind")
+
+    plugin_manager().register(Forgiving(), name="test-forgiving")
+    try:
+        outcome = await run(call("mail_send", to="nobody"), "Done.")
+    finally:
+        plugin_manager().unregister(name="test-forgiving")
+    assert outcome.metrics["tool_calls_failed"] == 0
+    assert "never mind" in run.ledger_text()
+
+
+async def test_a_killed_run_leaves_a_readable_record(run: Run) -> None:
+    await run(call("files_read", path="/none"), "Done.")
+    whole = read_trajectory(run.trial_dir)
+    (run.trial_dir / "outcome.json").unlink()
+    (run.trial_dir / "agent" / "trajectory.json").unlink()
+    with (run.trial_dir / "agent" / "turns.jsonl").open("a") as file:
+        file.write('{"kind": "model", "content": "torn o')
+    rebuilt = read_trajectory(run.trial_dir)
+    assert [step.message for step in rebuilt.steps] == [step.message for step in whole.steps]
+    assert rebuilt.steps[1].metrics.completion_token_ids
+    assert run.outcome() is None
+
+
+async def test_the_tokens_of_a_killed_run_are_on_disk(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_conversation, "CHECKPOINT_SEC", 0.0)
+    seen: list[int] = []
+
+    class Watch:
+        @hookimpl
+        def apex_turn_finished(self, event: TurnFinished) -> None:
+            seen.append(len(run.ledger.turns))
+
+    plugin_manager().register(Watch(), name="test-watch")
+    try:
+        await run(call("files_read", path="/none"), "Done.")
+    finally:
+        plugin_manager().unregister(name="test-watch")
+    assert seen == [1, 2]
