@@ -133,7 +133,13 @@ class Qwen3:
         """
         given = dict(weights)
         if self.shape.tie_word_embeddings:
-            given.pop("lm_head.weight", None)
+            head = given.pop("lm_head.weight", None)
+            embedding = given.get("model.embed_tokens.weight")
+            if head is not None and embedding is not None and not torch.equal(head, embedding):
+                raise ValueError(
+                    "lm_head.weight differs from model.embed_tokens.weight, but the model ties "
+                    "them (tie_word_embeddings): whoever sends these has trained two matrices"
+                )
         expected = _parameter_shapes(self.shape)
         missing, unknown = expected.keys() - given.keys(), given.keys() - expected.keys()
         if missing or unknown:

@@ -1,8 +1,9 @@
 """SkyRL's FSDP workers on a CPU: the redirections, and the transfer to the CPU engine.
 
-Everything that differs from a GPU run is in :func:`redirect_cuda_to_cpu` and
-:class:`GlooTransferStrategy`. They act only inside the actor processes of the three worker
-classes below; the models, losses, optimizer steps, weight extraction and checkpoints are SkyRL's.
+Everything that differs from a GPU run is in :func:`redirect_cuda_to_cpu`,
+:func:`keep_tied_weights` and :class:`GlooTransferStrategy`. They act only inside the actor
+processes of the three worker classes below; the models, losses, optimizer steps, weight
+extraction and checkpoints are SkyRL's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from . import bert_padding
 bert_padding.lend()
 
 from skyrl.backends.skyrl_train import weight_sync  # noqa: E402
-from skyrl.backends.skyrl_train.distributed import fsdp_utils  # noqa: E402
+from skyrl.backends.skyrl_train.distributed import fsdp_strategy, fsdp_utils  # noqa: E402
 from skyrl.backends.skyrl_train.weight_sync import (  # noqa: E402
     BroadcastInitInfo,
     BroadcastTransferStrategy,
@@ -64,6 +65,22 @@ def redirect_cuda_to_cpu() -> None:
     # autocast("cuda") switches itself off without CUDA, which is what fp32 wants; it says so
     # once for each micro batch.
     warnings.filterwarnings("ignore", message=".*device_type of 'cuda'.*")
+
+
+def keep_tied_weights() -> None:
+    """Tie again what SkyRL's FSDP set-up unties: the output matrix and the embeddings.
+
+    It moves the model to the meta device before sharding, which makes two parameters of a shared
+    one. They would then be trained apart, while the engine and the exported checkpoint have one.
+    """
+    shard = fsdp_strategy.apply_fsdp2
+
+    @wraps(shard)
+    def tie_and_shard(module: Any, *args: Any, **kwargs: Any) -> None:
+        module.tie_weights()
+        shard(module, *args, **kwargs)
+
+    fsdp_strategy.apply_fsdp2 = tie_and_shard
 
 
 def _on_gloo(init_process_group: Any) -> Any:
@@ -136,21 +153,27 @@ class GlooWeightTransferSender(BroadcastWeightTransferSender):
         self._model_update_group = None  # gloo closes its sockets with the last reference
 
 
+def prepare_worker_process() -> None:
+    """What each worker's process needs before SkyRL's own set-up."""
+    redirect_cuda_to_cpu()
+    keep_tied_weights()
+
+
 class CpuPolicyWorker(FSDPPolicyWorkerBase):
     def __init__(self, **kwargs: Any) -> None:
-        redirect_cuda_to_cpu()
+        prepare_worker_process()
         super().__init__(**kwargs)
 
 
 class CpuCriticWorker(FSDPCriticWorkerBase):
     def __init__(self, **kwargs: Any) -> None:
-        redirect_cuda_to_cpu()
+        prepare_worker_process()
         super().__init__(**kwargs)
 
 
 class CpuRefWorker(FSDPRefWorkerBase):
     def __init__(self, **kwargs: Any) -> None:
-        redirect_cuda_to_cpu()
+        prepare_worker_process()
         super().__init__(**kwargs)
 
 

@@ -70,6 +70,16 @@ def test_weights_that_do_not_fit_are_named_and_change_nothing(checkpoint: Path) 
     torch.testing.assert_close(model.forward([1, 2, 3], [Segment(0, 0, 3)]), before)
 
 
+def test_a_tied_model_takes_one_matrix_and_refuses_two(checkpoint: Path) -> None:
+    model = Qwen3.from_pretrained(checkpoint, slots=1, max_len=64)
+    weights = dict(Qwen3ForCausalLM.from_pretrained(checkpoint).state_dict())
+    assert "lm_head.weight" in weights
+    model.load(weights)
+    untied = weights | {"lm_head.weight": weights["lm_head.weight"] + 1e-3}
+    with pytest.raises(ValueError, match="tie_word_embeddings"):
+        model.load(untied)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
