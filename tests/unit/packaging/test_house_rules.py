@@ -40,7 +40,7 @@ def test_no_module_has_a_vague_name():
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_is_finished_and_its_functions_fit_a_screen(path):
     text = path.read_text()
-    assert not re.search(r"\b(TODO|FIXME|XXX|NotImplementedError)\b", text)
+    assert not re.search(r"\b(TODO|FIXME|XXX|raise NotImplementedError)\b", text)
     long = [
         f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
         for node in ast.walk(ast.parse(text))

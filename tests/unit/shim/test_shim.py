@@ -126,6 +126,28 @@ def test_it_steps_aside_when_harbor_reads_the_group_itself(names, folder):
     assert names() == ({"oracle"}, "")
 
 
+@pytest.mark.parametrize("upstream", ["", "GROUP = 'skyrl.generators'"], ids=["stock", "knows"])
+def test_it_steps_aside_when_skyrl_reads_the_group_itself(python, tmp_path, upstream):
+    train = tmp_path / "skyrl/train"
+    for package in ("config", "entrypoints"):
+        (train / package).mkdir(parents=True)
+    for package in (train.parent, train, train / "entrypoints"):
+        (package / "__init__.py").write_text("")
+    (train / "config/__init__.py").write_text(
+        "class SkyRLTrainConfig:\n"
+        "    @classmethod\n"
+        "    def from_cli_overrides(cls, args): return args\n"
+    )
+    (train / "entrypoints/main_base.py").write_text(upstream)
+    code = (
+        "from skyrl.train.config import SkyRLTrainConfig as C\n"
+        "try: print(C.from_cli_overrides(['generator=no_such']))\n"
+        "except Exception as error: print(type(error).__name__)"
+    )
+    said = python.run("-c", code, PYTHONPATH=str(tmp_path)).stdout.strip()
+    assert said == ("['generator=no_such']" if upstream else "UnknownName")
+
+
 def test_a_harbor_it_does_not_understand_still_imports(names, folder):
     (folder / "harbor/models/agent/name.py").write_text(
         "class AgentName:\n    values = staticmethod(lambda: {'rewritten'})\n"
