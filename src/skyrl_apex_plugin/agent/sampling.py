@@ -15,6 +15,7 @@ import httpx
 from skyrl_apex_hookspecs import EngineError, Sample, SamplingParams, TokenError
 
 from .retries import Budgets, Retrier
+from .tls import shared_tls
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class CompletionsSampler:
             timeout=httpx.Timeout(timeout, connect=connect_timeout, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             transport=transport,
+            verify=shared_tls(),
         )
         self._retrier = Retrier(Budgets(timeout_retries, rate_limit_retries, transient_retries))
         self._sessions: OrderedDict[str, _Session] = OrderedDict()

@@ -142,7 +142,11 @@ class ToolSession:
     def close_with(self, task: asyncio.Task[Any] | None) -> None:
         """Cut the session when ``task`` ends: the owner of a session that nobody closes."""
         if task is not None:
-            task.add_done_callback(lambda _: self._link and self._link.cut())
+            task.add_done_callback(self._cut)
+
+    def _cut(self, _: asyncio.Task[Any]) -> None:
+        if self._link is not None:
+            self._link.cut()
 
     async def _live_link(self) -> McpLink:
         """The current link, or a new one, waiting for a lost gateway with growing pauses."""

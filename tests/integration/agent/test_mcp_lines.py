@@ -1,0 +1,28 @@
+"""The tool session with the 1.x line of ``mcp``, whose names and errors differ from 2.x."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import HERE
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("release", ["mcp==1.24.0", "mcp<2"])
+def test_the_session_tests_pass_with_an_older_client(release: str, tmp_path: Path) -> None:
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path)]
+    subprocess.run([*install, release, "httpx-sse", "pydantic-settings"], check=True, timeout=120)
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    result = subprocess.run(
+        [*tests, str(HERE / "test_session.py")],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)},
+        cwd=HERE.parents[2],
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
