@@ -108,7 +108,7 @@ class LibraryRenderer:
         return ids
 
     def extend(self, ledger: TokenLedger, messages: Sequence[Message]) -> list[int]:
-        before, sampled = open_turn(ledger)
+        before, sampled = open_turn(ledger, messages)
         closed = sampled[-1] in self._stops
         added = self._bridge(before, sampled, messages)
         if added is None and closed:

@@ -57,8 +57,7 @@ def load_renderer(
         chosen = _agreeing(tokenizer, name)
     else:
         raise RendererError(
-            f"unknown renderer {name!r}; known: auto, {', '.join(library.names())} (some with "
-            f"{' or '.join(library.THINKING)} behind), template:PARSER"
+            f"unknown renderer {name!r}; known: auto, {_known_names()}, template:PARSER"
         )
     return library.LibraryRenderer(library.create(tokenizer, chosen), chosen, tools)
 
@@ -81,9 +80,8 @@ def _choose(tokenizer: Any, model_name: str) -> str:
                     return variant
     raise RendererError(
         "no renderer of the renderers library renders as the chat template of "
-        f"{tokenizer.name_or_path!r} does. Name the model's family "
-        f"({', '.join(library.names())}), or use its own template with a parser: "
-        "renderer=template:PARSER (see docs/tokens.md)"
+        f"{tokenizer.name_or_path!r} does. Name the model's family ({_known_names()}), or use its "
+        "own template with a parser: renderer=template:PARSER (see docs/tokens.md)"
     )
 
 
@@ -108,6 +106,11 @@ def _agreeing(tokenizer: Any, name: str) -> str:
         found[name],
     )
     return name
+
+
+def _known_names() -> str:
+    suffixes = " or ".join(library.THINKING)
+    return f"{', '.join(library.names())} (some with {suffixes} behind)"
 
 
 def _differences(tokenizer: Any, name: str) -> Iterator[str]:

@@ -59,7 +59,7 @@ class TemplateRenderer:
         return self._encode(self._render(messages, self._tools))
 
     def extend(self, ledger: TokenLedger, messages: Sequence[Message]) -> list[int]:
-        _, sampled = open_turn(ledger)
+        _, sampled = open_turn(ledger, messages)
         index = ledger.turns[-1].index
         try:
             stop, text = self._continuation(messages)

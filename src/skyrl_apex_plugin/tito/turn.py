@@ -95,13 +95,20 @@ def read_call(name: Any, arguments: Any, call_id: str | None = None) -> ParsedCa
     return ParsedCall(name, dict(arguments), None, call_id)
 
 
-def open_turn(ledger: TokenLedger) -> tuple[list[int], list[int]]:
+FOLLOWING_ROLES = frozenset({"tool", "user", "system"})
+"""Roles of messages that may stand between two turns. An assistant's would be tokenized again."""
+
+
+def open_turn(ledger: TokenLedger, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
     """The tokens since the turn before, and those of the open turn: all that an extension sees.
 
     Its cost is that of the last turn, not of the stream.
 
-    :raises CannotBridge: there is no open turn.
+    :raises CannotBridge: there is no open turn, or ``messages`` cannot follow one.
     """
+    roles = [message.get("role") for message in messages]
+    if not roles or not FOLLOWING_ROLES.issuperset(roles):
+        raise CannotBridge(f"messages of roles {roles} cannot follow a turn")
     turns = ledger.turns
     if not turns or turns[-1].observation_end is not None:
         raise CannotBridge("the stream has no open turn to extend")

@@ -87,7 +87,9 @@ def real_tokenizer() -> Callable[[str], Any]:
     return load
 
 
-def sampled_ledger(tokenizer: Any, prompt: list[int], text: str, finish: str = "stop") -> TokenLedger:
+def sampled_ledger(
+    tokenizer: Any, prompt: list[int], text: str, finish: str = "stop"
+) -> TokenLedger:
     """A ledger with one open turn that sampled ``text``."""
     ledger = TokenLedger(prompt)
     ids = tokenizer.encode(text, add_special_tokens=False)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from skyrl_apex_hookspecs import Outcome, Task, TokenError, ToolCall
 
+from skyrl_apex_hookspecs import Outcome, Task, TokenError, ToolCall
 from skyrl_apex_plugin.tito.ledger import LedgerError, TokenLedger
 
 IDS = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=20)
@@ -107,9 +107,7 @@ def test_a_stream_changed_from_outside_is_noticed_before_it_leaves() -> None:
 
 def test_it_survives_its_file(tmp_path: Path) -> None:
     ledger = TokenLedger([1, 2])
-    ledger.append_sampled(
-        [3], [-0.125], finish_reason="stop", model_seconds=1.5, weight_version=7
-    )
+    ledger.append_sampled([3], [-0.125], finish_reason="stop", model_seconds=1.5, weight_version=7)
     call = ToolCall(call_id="c", name="search", arguments={"q": "é\ud800"}, seconds=0.5)
     ledger.annotate_turn(calls=[call], tool_seconds=2.0, malformed=True)
     ledger.append_observation([4, 5])
