@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from copy import deepcopy
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,11 @@ def _worker_environment(cfg: SkyRLTrainConfig) -> dict[str, str]:
     from skyrl.env_vars import SKYRL_DUMP_INFRA_LOG_TO_STDOUT
     from skyrl.train.utils.utils import prepare_runtime_environment
 
-    environment: dict[str, Any] = prepare_runtime_environment(cfg)
+    # For more than one GPU a node SkyRL looks for peer access on real ones.
+    one_gpu = deepcopy(cfg)
+    for role in ("policy", "critic", "ref"):
+        setattr(one_gpu.trainer.placement, f"{role}_num_gpus_per_node", 1)
+    environment: dict[str, Any] = prepare_runtime_environment(one_gpu)
     environment.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
     if not SKYRL_DUMP_INFRA_LOG_TO_STDOUT:
         os.environ["RAY_BACKEND_LOG_LEVEL"] = "fatal"

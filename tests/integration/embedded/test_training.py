@@ -98,14 +98,11 @@ def test_checkpoints_resume_and_exports_load(train: Train, tmp_path: Path) -> No
     resumed = train(
         **FULLY_ASYNC, **{**steps, "trainer.max_training_steps": 3, "trainer.resume_mode": "latest"}
     )
-    assert [line["step"] for line in resumed] == [2, 3]
     assert_in_step(resumed)
-    differences = [
-        abs(a - b)
-        for x, y in zip(first[-1]["engine_logprobs"], resumed[0]["engine_logprobs"], strict=True)
-        for a, b in zip(x, y, strict=True)
-    ]
-    assert max(differences) < 1e-4
+    assert len(resumed) == 2
+    last, restored = first[-1]["engine_logprobs"], resumed[0]["engine_logprobs"]
+    for saved, loaded in zip(last, restored, strict=True):
+        assert loaded == pytest.approx(saved, abs=1e-5)
 
 
 def exported_logprobs(exports: Path) -> list[float]:
