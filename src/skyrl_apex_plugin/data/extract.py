@@ -30,8 +30,8 @@ from skyrl_apex_plugin.files import write_atomic
 
 STATE = ".skyrl-apex"
 DEFAULT_CACHE = Path("~/.cache/skyrl-apex/tasks")
-LARGEST_QUEUE = 64 * 2**20
-"""Bytes of archives that wait for a worker."""
+LARGEST_QUEUE = 16 * 2**20
+"""Bytes of archives that wait for a worker; the pool holds each of them twice."""
 LOCK_SECONDS = 10.0
 
 OnRow = Callable[[int], None]
