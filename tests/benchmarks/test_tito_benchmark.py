@@ -1,0 +1,249 @@
+"""What a turn costs besides model and tools: 100 turns, 100k tokens, 40 tools, 20k-token catalogue.
+
+All ratios come from one run on one machine. CPU is that of the agent's thread; the engine is a
+real HTTP server in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import pytest
+
+from skyrl_apex_hookspecs import SamplingParams
+from skyrl_apex_plugin.agent.sampling import CompletionsSampler
+from skyrl_apex_plugin.tito import probes
+from skyrl_apex_plugin.tito.ledger import TokenLedger
+from skyrl_apex_plugin.tito.renderer import Renderer, load_renderer
+from skyrl_apex_plugin.tito.tokenizer import load_tokenizer
+from skyrl_apex_plugin.tito.tools import CheckedCall, ToolCatalogue
+from skyrl_apex_plugin.tito.truncate import truncate_middle
+
+pytestmark = pytest.mark.benchmark
+
+TURNS = 100
+TOKENS = 100_000
+TOOLS = 40
+CATALOGUE_TOKENS = 20_000
+LOGPROB = -0.25
+PROBED_TURNS = (1, 25, 50, 75, 100)
+"""Turns at which the two naive ways are measured; their cost of all turns is interpolated."""
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    script = Path(__file__).parents[2] / "scripts" / "fetch_tokenizers.py"
+    spec = importlib.util.spec_from_file_location("fetch_tokenizers", script)
+    assert spec is not None and spec.loader is not None
+    fetcher = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fetcher)
+    try:
+        return load_tokenizer(fetcher.fetch("qwen3"))
+    except fetcher.Unreachable as error:
+        pytest.skip(f"the tokenizer cannot be fetched: {error}")
+
+
+def catalogue_of(tokenizer: Any) -> ToolCatalogue:
+    """40 tools of which each describes its arguments at length, half of them in an envelope."""
+
+    def schema(words: int) -> dict[str, Any]:
+        text = "How the value of this argument is used by the spreadsheet. " * words
+        inner = {
+            "type": "object",
+            "properties": {
+                "action": {"enum": ["read", "write", "list"], "description": text},
+                "path": {"type": "string", "description": text},
+                "rows": {"type": "array", "items": {"type": "integer"}, "description": text},
+            },
+            "required": ["action"],
+        }
+        return {"type": "object", "properties": {"request": inner}, "required": ["request"]}
+
+    def build(words: int) -> ToolCatalogue:
+        return ToolCatalogue(
+            [
+                {
+                    "name": f"app_{number:02d}",
+                    "description": "An app of the simulated company.",
+                    "inputSchema": schema(words)
+                    if number % 2
+                    else schema(words)["properties"]["request"],
+                }
+                for number in range(TOOLS)
+            ]
+        )
+
+    return next(
+        tools
+        for tools in map(build, range(1, 60))
+        if len(tokenizer.encode(json.dumps(tools.for_model))) >= CATALOGUE_TOKENS
+    )
+
+
+class Script:
+    """The scripted turns: what the model says and what the tool answers, of even size."""
+
+    def __init__(self, tokenizer: Any, renderer: Renderer, prompt: int) -> None:
+        share = (TOKENS - prompt) // TURNS
+        call = json.dumps(
+            {"name": "app_01", "arguments": {"action": "read", "path": "/a/b.xlsx", "rows": [1, 2]}}
+        )
+        text = (
+            f"<think>\nI read the sheet once more.\n</think>\n\n<tool_call>\n{call}\n</tool_call>"
+        )
+        self.turn = [*tokenizer.encode(text), renderer.stop_token_ids[0]]
+        self.text = text
+        row = "2024-05-17 | 4711 | Überweisung | 1234.50\n"
+        rows = (share - len(self.turn)) // len(tokenizer.encode(row))
+        self.observation = row * rows
+        self.arguments = {"action": "read", "path": "/a/b.xlsx", "rows": [1, 2]}
+
+
+@pytest.fixture(scope="module")
+def engine_url() -> Iterator[Callable[[list[int]], str]]:
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(turn: list[int]) -> str:
+        logprobs = json.dumps([LOGPROB] * len(turn)).encode()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                begin = body.index(b"[") + 1
+                echo = body[begin : body.index(b"]", begin)]
+                head = (
+                    b'{"choices":[{"finish_reason":"stop","token_ids":%b,"prompt_token_ids":[%b],'
+                )
+                tail = b'"logprobs":{"token_logprobs":%b}}]}'
+                ids = json.dumps(turn).encode()
+                data = head % (ids, echo) + tail % logprobs
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: Any) -> None:
+                """Quiet."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+async def play(
+    tokenizer: Any, renderer: Renderer, tools: ToolCatalogue, script: Script, url: str
+) -> tuple[TokenLedger, list[float], list[float]]:
+    """A whole trajectory; CPU seconds of each turn, and those spent on tokens alone."""
+    sampler = CompletionsSampler(url, "policy")
+    ledger = TokenLedger(renderer.start([{"role": "user", "content": "Read the sheets."}]))
+    params = SamplingParams(max_tokens=4096, stop_token_ids=renderer.stop_token_ids)
+    seconds, on_tokens = [], []
+    for number in range(TURNS):
+        started = time.thread_time()
+        sample = await sampler.sample(ledger.tokens, params, session_id="s")
+        ledger.append_sampled(sample.token_ids, sample.logprobs, finish_reason="stop")
+        (asked,) = renderer.parse(sample.token_ids).calls
+        checked = tools.check(asked.name, asked.arguments)
+        assert isinstance(checked, CheckedCall)
+        encoding = time.thread_time()
+        text = truncate_middle(script.observation, 8192, tokenizer)
+        result = {"role": "tool", "tool_call_id": f"c{number}", "content": text}
+        added = renderer.extend(ledger, [result])
+        on_tokens.append(time.thread_time() - encoding)
+        ledger.append_observation(added)
+        seconds.append(time.thread_time() - started)
+    await sampler.aclose()
+    return ledger, seconds, on_tokens
+
+
+def naive(
+    tokenizer: Any, tools: ToolCatalogue, script: Script
+) -> tuple[Callable[[int], float], Callable[[int], float]]:
+    """CPU seconds of rendering the whole conversation, and of a catalogue with what is new."""
+    call = probes.call("app_01", script.arguments, "c")
+    asks = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "c", "content": script.observation}
+    question = {"role": "user", "content": "Read the sheets."}
+
+    def whole(turn: int) -> float:
+        messages = [question, *[asks, result] * turn]
+        started = time.thread_time()
+        probes.oracle(tokenizer, messages, tools.for_model)
+        return time.thread_time() - started
+
+    def with_catalogue(_: int) -> float:
+        started = time.thread_time()
+        probes.oracle(tokenizer, [question, asks, result], tools.for_model)
+        return time.thread_time() - started
+
+    return whole, with_catalogue
+
+
+def slope_over_run(seconds: list[float]) -> float:
+    """How much dearer the last turn is than the first, on the line through the medians of tenths,
+    as a share of the median turn."""
+    tenths = [sorted(seconds[i : i + 10])[5] for i in range(0, len(seconds), 10)]
+    n = len(tenths)
+    middle = (n - 1) / 2
+    mean = sum(tenths) / n
+    rise = sum((i - middle) * (value - mean) for i, value in enumerate(tenths))
+    return rise / sum((i - middle) ** 2 for i in range(n)) * (n - 1) / mean
+
+
+async def test_cost_of_a_turn(
+    tokenizer: Any, engine_url: Callable[[list[int]], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools = catalogue_of(tokenizer)
+    renderer = load_renderer(tokenizer, tools=tools)
+    prompt = len(renderer.start([{"role": "user", "content": "Read the sheets."}]))
+    script = Script(tokenizer, renderer, prompt)
+    url = engine_url(script.turn)
+    await play(tokenizer, renderer, tools, script, url)  # imports, caches, connections
+    gc.collect()
+    ledger, seconds, on_tokens = await play(tokenizer, renderer, tools, script, url)
+    whole, with_catalogue = naive(tokenizer, tools, script)
+    rendering = sum(map(whole, PROBED_TURNS)) / len(PROBED_TURNS)
+    catalogue = sum(map(with_catalogue, PROBED_TURNS)) / len(PROBED_TURNS)
+    own = sum(on_tokens) / len(on_tokens)
+    held = sum(map(sys.getsizeof, (ledger.tokens, ledger.logprobs, ledger._mask)))
+    cuts = quantiles(seconds, n=100)
+    p50, p99 = cuts[49] * 1e3, cuts[98] * 1e3
+    slope = slope_over_run(seconds)
+    rows = [
+        ("tokens / turns / tools", f"{len(ledger)} / {len(ledger.turns)} / {len(tools)}"),
+        ("first prompt with catalogue", f"{prompt} tokens"),
+        ("CPU a turn, p50", f"{p50:.2f} ms (limit 5)"),
+        ("CPU a turn, p99", f"{p99:.2f} ms (limit 15)"),
+        ("of it tokenization", f"{own * 1e3:.2f} ms"),
+        ("rendering the whole conversation", f"{rendering * 1e3:.1f} ms, {rendering / own:.0f}x"),
+        ("re-encoding the catalogue", f"{catalogue * 1e3:.1f} ms, {catalogue / own:.0f}x"),
+        ("last turn dearer than the first by", f"{slope:+.0%} of a turn"),
+        ("ledger memory", f"{held / len(ledger):.1f} bytes a token (limit 12)"),
+    ]
+    with capsys.disabled():
+        print("\n" + "\n".join(f"  {name:36} {value}" for name, value in rows))
+    assert len(ledger) >= 0.95 * TOKENS
+    assert p50 < 5 and p99 < 15
+    assert rendering >= 20 * own
+    assert catalogue >= 5 * own
+    assert held <= 12 * len(ledger)
+    assert abs(slope) < 0.5
