@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from harbor.models.task.config import MCPServerConfig
 
 from conftest import Run, call
 from skyrl_apex_hookspecs import Observation, Outcome, TurnFinished, hookimpl
@@ -137,3 +138,23 @@ async def test_the_tokens_of_a_killed_run_are_on_disk(
     finally:
         plugin_manager().unregister(name="test-watch")
     assert seen == [1, 2]
+
+
+async def test_a_task_may_declare_its_own_streamable_http_server(run: Run) -> None:
+    asked: list[int] = []
+
+    async def tunnel(port: int) -> str:
+        asked.append(port)
+        return run.gateway.url
+
+    run.environment.get_tunnel_url = tunnel  # type: ignore[attr-defined]
+    declared = MCPServerConfig(
+        name="office", transport="streamable-http", url="http://localhost:9100/mcp"
+    )
+    outcome = await run(
+        call("files_read", path="/none"),
+        "Done.",
+        mcp_servers=[declared],
+        prepare={"gateway_url": None, "servers": []},
+    )
+    assert outcome.outcome is Outcome.COMPLETE and asked == [9100]

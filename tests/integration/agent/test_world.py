@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -160,6 +161,18 @@ async def test_a_world_that_ends_is_an_error_with_its_log_and_no_secret(
     with pytest.raises(SetupError, match=r"exit code 3.*bad key \*\*\*") as caught:
         await world(environment, task, {"A_KEY": "hunter2"}).start()
     assert "hunter2" not in str(caught.value)
+
+
+async def test_a_sandbox_without_snapshots_of_its_own_packs_them_by_tar(
+    sandboxes: Sandboxes,
+) -> None:
+    environment, task = await sandboxes.open(needs_snapshot=True)
+    await environment.exec("echo 1 > /filesystem/ledger.csv", user="root")
+    plain = SimpleNamespace(exec=environment.exec)
+    paths = ("/filesystem", "/not there")
+    await world(plain, task, snapshot_paths=paths).snapshot()
+    listing = await output(environment, "tar -tzf /var/lib/apex/initial_snapshot.tar.gz")
+    assert "filesystem/ledger.csv" in listing
 
 
 async def test_a_step_over_its_limit_is_named(sandboxes: Sandboxes) -> None:

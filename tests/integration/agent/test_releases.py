@@ -1,12 +1,14 @@
-"""The tool session with the 1.x line of ``mcp``, whose names and errors differ from 2.x."""
+"""Other releases of what the agent stands on: mcp 1.x and harbor 0.26."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
 from conftest import HERE
 
 
@@ -26,3 +28,14 @@ def test_the_session_tests_pass_with_an_older_client(release: str, tmp_path: Pat
         timeout=500,
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_harbor_26_knows_what_the_agent_can_do(python26: Any) -> None:
+    """Declared as 0.26 wants it: its warning about the old class variables is an error here."""
+    code = """if True:
+        from skyrl_apex_plugin.agent.agent import ArchipelagoAgent as agent
+        can = agent.capabilities
+        assert can.atif and can.mcp_servers and can.base_url and not can.skills
+        assert agent.SUPPORTS_ATIF
+    """
+    python26.run("-W", "error:Agent:DeprecationWarning", "-c", code)
