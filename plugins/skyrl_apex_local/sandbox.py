@@ -7,9 +7,12 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from skyrl_apex_sandbox_kit import start_or_undo
 
 from . import cgroups, wire
 from .disk import watch
@@ -79,13 +82,8 @@ class Sandbox:
 
         :raises SandboxError: with bubblewrap's own words when it refused.
         """
-        if self.running:
-            return
-        try:
-            await self._start()
-        except BaseException:
-            await self.stop()
-            raise
+        if not self.running:
+            await start_or_undo(self._start, self.stop)
 
     async def _start(self) -> None:
         privileges = HostPrivileges.detect()
@@ -205,23 +203,30 @@ class Sandbox:
         if self._process is not None:
             process, self._process = self._process, None
             if process.returncode is None:
-                process.kill()
+                # Not process.kill(), which may take the exit status that wait() is waiting for.
+                os.kill(process.pid, signal.SIGKILL)
             await process.wait()
 
-    def _open(self, kind: bytes) -> socket.socket:
+    @contextmanager
+    def _request(self, kind: bytes = b"R") -> Iterator[socket.socket]:
+        """A connection to whoever serves the sandbox from inside.
+
+        :raises SandboxError: when the sandbox is not running, or ends meanwhile.
+        """
         if self._control is None:
             raise SandboxError("the sandbox is not running: start() it first")
         try:
-            return open_request(self._control, kind)
-        except (BrokenPipeError, ConnectionError) as error:
-            raise SandboxError(self._end or "the sandbox is gone: its supervisor died") from error
+            with open_request(self._control, kind) as conn:
+                yield conn
+        except (wire.ConnectionLost, ConnectionError) as error:
+            raise SandboxError(self._end or "the sandbox is gone: all in it has ended") from error
 
     async def network_socket(self, *, listening: bool = False) -> tuple[socket.socket, int]:
         """A TCP socket of the sandbox's network, to use from this process, and its port.
 
         Unconnected, or listening on a free port of the sandbox's loopback.
         """
-        with self._open(b"L" if listening else b"S") as conn:
+        with self._request(b"L" if listening else b"S") as conn:
             answer, fds = await wire.receive_fds_async(conn)
         fresh = socket.socket(fileno=fds[0])
         fresh.setblocking(False)
@@ -245,7 +250,7 @@ class Sandbox:
         """
         message = {"op": "exec", "command": command, "cwd": cwd, "user": user, "env": dict(env)}
         with (
-            self._open(b"R") as conn,
+            self._request() as conn,
             OutputPipe("stdout", on_output) as out,
             OutputPipe("stderr", on_output) as err,
         ):
@@ -266,15 +271,12 @@ class Sandbox:
                 f"command timed out after {timeout_sec} seconds and was killed with all its "
                 f"processes: {command[:200]}"
             ) from None
-        except (wire.ConnectionLost, ConnectionError) as error:
-            reason = self._end or "the sandbox died while a command ran in it"
-            raise SandboxError(reason) from error
         return int(answer["exit"])
 
     async def open_file(self, path: str, *, write: bool, mode: int = 0o644) -> int:
         """Open a file inside; returns a descriptor. No link leads out of the sandbox."""
         message = {"op": "open", "path": path, "write": write, "mode": mode}
-        with self._open(b"R") as conn:
+        with self._request() as conn:
             await wire.send_async(conn, message)
             answer, fds = await wire.receive_fds_async(conn)
         _raise_for(answer, path)
@@ -282,7 +284,7 @@ class Sandbox:
 
     async def transfer(self, message: dict[str, Any], descriptor: int) -> None:
         """Run a ``pack`` or ``unpack`` request on a tar stream."""
-        with self._open(b"R") as conn:
+        with self._request() as conn:
             await wire.send_async(conn, message, [descriptor])
             answer = await wire.receive_async(conn)
         _raise_for(answer, message["base"])
