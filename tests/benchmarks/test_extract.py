@@ -55,7 +55,7 @@ def test_at_least_one_and_a_half_times_as_fast(tmp_path: Path, tasks: int) -> No
             if name == "plain":
                 plain_loop(shard, tmp_path / name)
             else:
-                assert extract([shard], tmp_path / name, workers=2).extracted == tasks
+                assert extract([shard], tmp_path / name).extracted == tasks
             seconds[name] += time.perf_counter() - started
             if turn == 0:
                 shutil.rmtree(tmp_path / name)

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, NamedTuple
 
 from skyrl_apex_plugin.data.archive import unpack
 from skyrl_apex_plugin.data.limits import Limits, Refused, task_path
@@ -30,8 +30,11 @@ from skyrl_apex_plugin.files import write_atomic
 
 STATE = ".skyrl-apex"
 DEFAULT_CACHE = Path("~/.cache/skyrl-apex/tasks")
-LARGEST_QUEUE = 16 * 2**20
-"""Bytes of archives that wait for a worker; the pool holds each of them twice."""
+WORTH_WORKERS = 256 * 2**20
+"""Bytes of shards from which starting worker processes pays."""
+BATCH_ROWS = 16
+BATCH_BYTES = 2 * 2**20
+"""Archives that are handed to a worker at once; each worker has two batches waiting."""
 LOCK_SECONDS = 10.0
 
 OnRow = Callable[[int], None]
@@ -58,7 +61,8 @@ def extract(
 ) -> Extraction:
     """Extract every row of ``shards`` into ``out``; rows that are refused do not stop the others.
 
-    :param workers: processes that unpack; by default one for each CPU, at most 8.
+    :param workers: processes that unpack; by default one for each CPU and at most 8, or none
+        beside this one when the shards are small.
 
     Raises ``ValueError`` for files that are no shards, and when another extraction is at work in
     ``out``.
@@ -71,15 +75,14 @@ def extract(
         fcntl.flock(lock, fcntl.LOCK_SH)
         rows = (row for shard in shards for row in read_rows(shard))
         wanted = (row for row in rows if (row.shard, row.number) not in refused)
-        count = workers or min(os.cpu_count() or 1, 8)
-        for row, reason, done in _unpacked(wanted, out, limits or Limits(), count):
-            if reason is not None:
-                result.refused[row.where] = reason
-            elif done:
+        for outcome in _unpacked(wanted, out, limits or Limits(), workers or _workers(shards)):
+            if outcome.reason is not None:
+                result.refused[outcome.where] = outcome.reason
+            elif outcome.unpacked:
                 result.extracted += 1
             else:
                 result.kept += 1
-            on_row(len(row.data or b""))
+            on_row(outcome.size)
         shutil.rmtree(_partial(out), ignore_errors=True)
     return result
 
@@ -101,6 +104,11 @@ def extract_to_cache(shard: Path, cache_dir: Path | None) -> Path:
             raise ValueError(f"{shard}: {len(result.refused)} rows are no tasks: {reasons}")
         write_atomic(whole, version)
     return out
+
+
+def _workers(shards: Sequence[Path]) -> int:
+    size = sum(shard.stat().st_size for shard in shards)
+    return min(os.cpu_count() or 1, 8) if size >= WORTH_WORKERS else 1
 
 
 def _refused_paths(shards: Sequence[Path]) -> dict[tuple[Path, int], tuple[Row, str]]:
@@ -127,15 +135,22 @@ def _refused_paths(shards: Sequence[Path]) -> dict[tuple[Path, int], tuple[Row, 
     return refused
 
 
-Outcome = tuple[Row, str | None, bool]
-"""The row, the reason why it was refused, and whether it was unpacked now."""
+class Outcome(NamedTuple):
+    """What became of one row."""
+
+    where: str
+    size: int
+    reason: str | None
+    """Why it was refused."""
+    unpacked: bool
+    """``False`` for a task that was there already."""
 
 
 def _unpacked(rows: Iterator[Row], out: Path, limits: Limits, workers: int) -> Iterator[Outcome]:
     """Outcomes in the order of the rows, with a bounded number of archives in memory."""
     if workers == 1:
         for row in rows:
-            yield (row, *_unpack_row(row, out, limits))
+            yield from _unpack_batch([row], out, limits)
         return
     pool = ProcessPoolExecutor(
         workers,
@@ -143,27 +158,42 @@ def _unpacked(rows: Iterator[Row], out: Path, limits: Limits, workers: int) -> I
         initializer=_start_worker,
         initargs=(out,),
     )
-    waiting: deque[tuple[Row, Future[tuple[str | None, bool]]]] = deque()
-    queued = 0
+    waiting: deque[tuple[list[Row], Future[list[Outcome]]]] = deque()
     with pool:
-        for row in rows:
-            queued += len(row.data or b"")
-            waiting.append((row, pool.submit(_unpack_row, row, out, limits)))
-            while waiting and (queued > LARGEST_QUEUE or len(waiting) > 16 * workers):
-                queued -= len(waiting[0][0].data or b"")
-                yield _outcome(*waiting.popleft())
+        for batch in _batches(rows):
+            waiting.append((batch, pool.submit(_unpack_batch, batch, out, limits)))
+            if len(waiting) > 2 * workers:
+                yield from _outcomes(*waiting.popleft())
         while waiting:
-            yield _outcome(*waiting.popleft())
+            yield from _outcomes(*waiting.popleft())
 
 
-def _outcome(row: Row, future: Future[tuple[str | None, bool]]) -> Outcome:
+def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    """Rows in lots that are worth handing to another process."""
+    batch: list[Row] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += row.size
+        if size >= BATCH_BYTES or len(batch) == BATCH_ROWS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _outcomes(batch: list[Row], future: Future[list[Outcome]]) -> list[Outcome]:
     try:
-        return (row, *future.result())
+        return future.result()
     except BrokenProcessPool as error:
         raise RuntimeError(
-            f"a worker was killed while it unpacked {row.where} or a row near it (out of memory?); "
-            "run the same command again to go on, with fewer --workers"
+            f"a worker was killed while it unpacked {batch[0].where} or a row near it (out of "
+            "memory?); run the same command again to go on, with fewer --workers"
         ) from error
+
+
+def _unpack_batch(batch: list[Row], out: Path, limits: Limits) -> list[Outcome]:
+    return [Outcome(row.where, row.size, *_unpack_row(row, out, limits)) for row in batch]
 
 
 def _unpack_row(row: Row, out: Path, limits: Limits) -> tuple[str | None, bool]:

@@ -27,6 +27,11 @@ class Row:
     data: bytes | None = None
 
     @property
+    def size(self) -> int:
+        """Bytes of the archive."""
+        return len(self.data or b"")
+
+    @property
     def where(self) -> str:
         return f"{self.shard.name} row {self.number}"
 
