@@ -31,18 +31,20 @@ class OutputPipe:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._task: asyncio.Task[None] | None = None
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         if self._task is not None:
+            # It must be over before the descriptor is closed: it would stop the watching of
+            # whoever gets the same number next.
             self._task.cancel()
-            asyncio.get_running_loop().remove_reader(self._read_end)
+            await asyncio.wait([self._task])
         os.close(self._read_end)
         self._close_write_end()
 

@@ -249,15 +249,17 @@ class Sandbox:
         :raises SandboxError: when the sandbox died under the command.
         """
         message = {"op": "exec", "command": command, "cwd": cwd, "user": user, "env": dict(env)}
-        with (
-            self._request() as conn,
-            OutputPipe("stdout", on_output) as out,
-            OutputPipe("stderr", on_output) as err,
-        ):
+        async with OutputPipe("stdout", on_output) as out, OutputPipe("stderr", on_output) as err:
+            return await self._execute(message, out, err, timeout_sec)
+
+    async def _execute(
+        self, message: dict[str, Any], out: OutputPipe, err: OutputPipe, timeout_sec: float | None
+    ) -> Completed:
+        with self._request() as conn:
             await wire.send_async(conn, message, [out.write_end, err.write_end])
             out.start()
             err.start()
-            code = await self._exit_code(conn, timeout_sec, command)
+            code = await self._exit_code(conn, timeout_sec, message["command"])
             return Completed(await out.finish(), await err.finish(), code)
 
     async def _exit_code(self, conn: socket.socket, timeout_sec: float | None, command: str) -> int:
