@@ -62,10 +62,12 @@ class Gateway:
         )
 
         async def run() -> Any:
-            async with connect(f"{self.url}/mcp/") as streams:
-                async with ClientSession(streams[0], streams[1]) as session:
-                    await session.initialize()
-                    return await use(session)
+            async with (
+                connect(f"{self.url}/mcp/") as streams,
+                ClientSession(streams[0], streams[1]) as session,
+            ):
+                await session.initialize()
+                return await use(session)
 
         return anyio.run(run)
 

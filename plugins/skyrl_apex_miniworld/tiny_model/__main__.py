@@ -22,7 +22,7 @@ REPORT_EVERY = 20
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--seed", default=0, show_default=True)
 @click.option("--steps", default=WarmUp().steps, show_default=True, help="Warm-up steps.")
-@click.option("--threads", default=1, show_default=True, help="Threads of torch.")
+@click.option("--threads", default=2, show_default=True, help="Threads of torch.")
 def main(out: Path, seed: int, steps: int, threads: int) -> None:
     """Write a Qwen3 checkpoint of about 2M parameters with its tokenizer to OUT."""
     import torch

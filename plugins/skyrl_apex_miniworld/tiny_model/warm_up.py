@@ -21,12 +21,12 @@ IGNORED = -100
 class WarmUp:
     """Settings of the warm-up; the defaults made the checkpoint that ships."""
 
-    bare_steps: int = 700
+    bare_steps: int = 650
     """Steps at first in which conversations begin at the user's message: what is learned there,
     above all to copy, needs no tool catalogue and costs half as much without it."""
-    steps: int = 1000
+    steps: int = 900
     """All steps."""
-    batch: int = 64
+    batch: int = 96
     learning_rate: float = 1.5e-3
     warm_up_steps: int = 50
     weight_decay: float = 0.05

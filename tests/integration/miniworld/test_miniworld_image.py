@@ -67,10 +67,12 @@ def test_a_task_is_served_without_apps(built: Built, tmp_path: Path) -> None:
     slug = built.held_out[0].name
 
     async def names(url: str) -> list[str]:
-        async with connect(f"{url}/mcp/") as streams:
-            async with ClientSession(streams[0], streams[1]) as session:
-                await session.initialize()
-                return [tool.name for tool in (await session.list_tools()).tools]
+        async with (
+            connect(f"{url}/mcp/") as streams,
+            ClientSession(streams[0], streams[1]) as session,
+        ):
+            await session.initialize()
+            return [tool.name for tool in (await session.list_tools()).tools]
 
     import anyio
 
