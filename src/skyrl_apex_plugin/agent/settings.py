@@ -30,8 +30,9 @@ class PrepareSettings:
     apps: Mapping[str, Any] | None = None
     """Body of ``POST /apps``, for gateways that serve no tools before it."""
     servers: tuple[str, ...] = ()
-    """Names of the servers whose tools must show, when neither the task nor ``apps`` declares
-    them."""
+    """Names of the servers whose tools must show, instead of those that are declared elsewhere."""
+    servers_file: str = "/app/mcp.json"
+    """A file of the image whose ``mcpServers`` declare them, where nothing else does."""
     snapshot_paths: tuple[str, ...] = ("/filesystem", "/.apps_data")
     snapshot_target: str = "/var/lib/apex/initial_snapshot.tar.gz"
     step_timeout_sec: float = 120.0

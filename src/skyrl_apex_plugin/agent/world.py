@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import secrets
@@ -81,6 +82,7 @@ class World:
         self._port, self._mcp_path = _endpoint(mcp_servers, settings.port)
         self._folder = f"/tmp/apex-world-{secrets.token_hex(8)}"
         self._launched = False
+        self._servers_of_image: tuple[str, ...] = ()
         self.seconds: dict[str, float] = {}
         """Seconds of each finished step."""
 
@@ -101,6 +103,8 @@ class World:
                 await hooks.prepare_world(self._environment, self._task)
             async with self._step("launch", limit):
                 await self._launch()
+            async with self._step("servers", limit):
+                await self._read_servers_of_image()
             async with self._step("tunnel", limit):
                 url = await self._gateway_url()
             if self._mcp_path == MCP_PATH:
@@ -130,11 +134,10 @@ class World:
 
     def declared_servers(self) -> tuple[str, ...]:
         """Names of the servers that must show tools: of the settings, of ``apps``, of the task's
-        ``mcp_servers`` (a list of names, or an object by name)."""
-        if self._settings.servers:
-            return self._settings.servers
+        ``mcp_servers`` (a list of names, or an object by name), of the image's servers file."""
         apps = (self._settings.apps or {}).get("mcpServers")
-        return tuple(apps or self._task.metadata.get("mcp_servers") or ())
+        declared = self._settings.servers or apps or self._task.metadata.get("mcp_servers")
+        return tuple(declared or self._servers_of_image)
 
     def redact(self, text: str) -> str:
         """``text`` with every value of a required key masked."""
@@ -215,6 +218,20 @@ class World:
             f"starting {command}",
         )
         self._launched = True
+
+    async def _read_servers_of_image(self) -> None:
+        path = self._settings.servers_file
+        if self.declared_servers() or not path:
+            return
+        found = await self._environment.exec(
+            f"cat {shlex.quote(path)}", timeout_sec=30, user="root"
+        )
+        if found.return_code != 0:
+            return
+        try:
+            self._servers_of_image = tuple(json.loads(found.stdout or "")["mcpServers"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SetupError(f"{path} of the image declares no mcpServers: {error!r}") from error
 
     async def _gateway_url(self) -> str:
         if self._settings.gateway_url:

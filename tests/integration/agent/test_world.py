@@ -163,6 +163,17 @@ async def test_a_world_that_ends_is_an_error_with_its_log_and_no_secret(
     assert "hunter2" not in str(caught.value)
 
 
+async def test_the_image_may_declare_the_servers(sandboxes: Sandboxes) -> None:
+    declared = {"mcpServers": {"files": {}, "calendar": {}}}
+    (sandboxes.image / "app/mcp.json").write_text(json.dumps(declared))
+    environment, task = await sandboxes.open(mcp_servers=None)
+    started = world(environment, task)
+    session = ToolSession(await started.start())
+    with pytest.raises(SetupError, match="no tools from calendar after"):
+        await await_tools(session, started.declared_servers(), 0.5)
+    await session.aclose()
+
+
 async def test_a_sandbox_without_snapshots_of_its_own_packs_them_by_tar(
     sandboxes: Sandboxes,
 ) -> None:
