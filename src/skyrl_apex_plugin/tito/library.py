@@ -64,11 +64,38 @@ def create(tokenizer: Any, name: str) -> Any:
     switch = {"enable_thinking": THINKING[colon + suffix]} if suffix else {}
     try:
         config = _config_class_for(family)(thinking_retention="all", **switch)
-        return create_renderer(tokenizer, config)
+        plain = _PlainTokenizer(tokenizer) if hasattr(tokenizer, "backend_tokenizer") else tokenizer
+        return create_renderer(plain, config)
     except Exception as error:
         raise RendererError(
             f"renderer {name!r} does not fit the tokenizer {tokenizer.name_or_path!r}: {error}"
         ) from error
+
+
+class _PlainTokenizer:
+    """A tokenizer as the library's protocol has it, without character offsets.
+
+    With offsets the library attributes every token to a message, which nothing here reads and
+    which costs more than the tokens themselves. Texts are never "cleaned up".
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, token_ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
+        ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
+        text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__call__":
+            raise AttributeError("offsets are left out on purpose")
+        return getattr(self._tokenizer, name)
 
 
 class LibraryRenderer:
