@@ -1,0 +1,311 @@
+"""Everything that one GPU can show, in one script of under ten minutes; the table comes last.
+
+``python suite.py OUT --tokenizer QWEN3_TOKENIZER_DIR`` runs, from the same command line that
+users type: training of the sample model (colocated vLLM and FSDP), its checkpoint loaded back,
+vLLM's tool parser against the renderer's, prefix-cache hits, and a run of a 0.6B model with 64
+concurrent trials. A stage that fails is named in the table; the others still run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import skyrl_apex_miniworld
+from skyrl_apex_miniworld.build import build
+
+HERE = Path(__file__).parent
+SAMPLE_MODEL = Path(skyrl_apex_miniworld.__file__).parent / "checkpoint"
+STARTED = time.monotonic()
+
+
+def say(text: str) -> None:
+    print(f"[{time.monotonic() - STARTED:5.0f} s] {text}", flush=True)
+
+
+def run(command: list[str], log: Path, *, seconds: float, env: dict[str, str] | None = None) -> str:
+    """Run a command with its output in ``log``; returns that output.
+
+    :raises RuntimeError: it failed or ran out of time; says the last lines.
+    """
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            cwd=log.parent,
+        )
+        try:
+            status = child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            child.terminate()
+            child.wait(30)
+            status = -1
+    text = log.read_text(errors="replace")
+    if status != 0:
+        tail = "\n".join(text.splitlines()[-15:])
+        raise RuntimeError(f"{command[0]} … ended with {status}; {log.name} ends with:\n{tail}")
+    return text
+
+
+class GpuBusy:
+    """Samples ``nvidia-smi`` while a stage runs."""
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[float, int, int]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> GpuBusy:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        query = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used"]
+        while not self._stop.wait(0.5):
+            out = subprocess.run(
+                [*query, "--format=csv,noheader,nounits"], capture_output=True, text=True
+            ).stdout
+            busy, used = (int(x) for x in out.split(","))
+            self.samples.append((time.time(), busy, used))
+
+    def share(self, begin: float, end: float) -> float:
+        """Mean utilization between two wall-clock times."""
+        inside = [busy for at, busy, _ in self.samples if begin <= at <= end]
+        return sum(inside) / max(1, len(inside)) / 100
+
+
+def metrics_by_step(run_dir: Path) -> dict[int, dict[str, float]]:
+    """What the run's tracker was given, by step."""
+    steps: dict[int, dict[str, float]] = {}
+    for line in (run_dir / "metrics.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        steps.setdefault(entry["step"], {}).update(entry["metrics"])
+    return steps
+
+
+def ended_trials(run_dir: Path) -> list[dict[str, Any]]:
+    lines = map(json.loads, (run_dir / "trials.jsonl").read_text().splitlines())
+    return [line for line in lines if line["event"] == "ended"]
+
+
+def load_back(checkpoint: Path) -> str:
+    """Load an exported checkpoint with transformers and take one forward pass."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[5, 6, 7]])).logits
+    if not bool(torch.isfinite(logits).all()):
+        raise RuntimeError(f"{checkpoint} gives logits that are not finite")
+    parameters = sum(p.numel() for p in model.parameters())
+    return f"{parameters / 1e6:.1f}M parameters, finite logits"
+
+
+class Suite:
+    """The stages, each writing rows of the last table."""
+
+    def __init__(self, out: Path, tokenizer: Path) -> None:
+        self.out, self.tokenizer = out, tokenizer
+        self.rows: list[tuple[str, str]] = []
+
+    def stage(self, name: str, action: Callable[[], None]) -> None:
+        say(f"{name} …")
+        try:
+            action()
+        except Exception as error:
+            self.rows.append((name, f"FAILED: {error}"))
+            say(f"{name} failed: {error}")
+
+    def train(self, name: str, *settings: str, model: Path | None = None, seconds: float) -> None:
+        run_dir = self.out / name
+        command = [
+            *(sys.executable, "-m", "skyrl_apex_plugin.cli.main", "train", "--preset"),
+            *("smoke-1gpu", "--run-dir", str(run_dir)),
+            *("--tasks", str(self.out / "world"), "--model", str(model or SAMPLE_MODEL)),
+            "apex.sampler.gate.steps=-1",
+            "generator.inference_engine.engine_init_kwargs.kv_cache_memory_bytes=8000000000",
+            *settings,
+        ]
+        run(command, self.out / f"{name}.log", seconds=seconds)
+        for step, metrics in sorted(metrics_by_step(run_dir).items()):
+            for key in sorted(metrics):
+                if any(word in key for word in SHOWN):
+                    self.rows.append((f"{name} step {step} {key}", f"{metrics[key]:.6g}"))
+
+    def smoke(self) -> None:
+        self.train("smoke", "trainer.hf_save_interval=3", "trainer.ckpt_interval=3", seconds=330)
+
+    def checkpoint(self) -> None:
+        exports = sorted((self.out / "smoke").glob("export/global_step_*/policy"))
+        if not exports:
+            raise RuntimeError("the run left no export")
+        self.rows.append(("checkpoint loaded back", load_back(exports[-1])))
+
+    def parsers(self) -> None:
+        command = [sys.executable, str(HERE / "parsers.py"), str(SAMPLE_MODEL)]
+        text = run([*command, str(self.out / "smoke/trials")], self.out / "parsers.log", seconds=90)
+        self.rows.append(("vLLM parser against renderer", text.splitlines()[-1]))
+
+    def prefix_cache(self) -> None:
+        command = [sys.executable, str(HERE / "prefix_cache.py"), str(SAMPLE_MODEL)]
+        text = run(command, self.out / "prefix_cache.log", seconds=330)
+        lines = [line for line in text.splitlines() if line.startswith("prefix cache:")]
+        self.rows += [("prefix cache", line.partition(": ")[2]) for line in lines]
+
+    def warm_model(self) -> None:
+        command = [sys.executable, str(HERE / "warm_model.py"), str(self.tokenizer)]
+        text = run(
+            [*command, str(self.out / "model"), "--seconds", "100"],
+            self.out / "warm_model.log",
+            seconds=200,
+        )
+        self.rows.append(("0.6B warm-up", text.strip().splitlines()[-1]))
+
+    def large(self) -> None:
+        with GpuBusy() as busy, Memory() as memory:
+            self.train(
+                "large",
+                "trainer.max_training_steps=1",
+                "trainer.train_batch_size=16",
+                "trainer.policy_mini_batch_size=16",
+                "generator.n_samples_per_prompt=16",
+                "generator.inference_engine.engine_init_kwargs.max_model_len=16384",
+                "generator.inference_engine.engine_init_kwargs.kv_cache_memory_bytes=40000000000",
+                "generator.inference_engine.gpu_memory_utilization=0.5",
+                "apex.agent.max_context=16384",
+                "apex.runner.max_concurrent_trials=64",
+                model=self.out / "model",
+                seconds=280,
+            )
+        self.throughput(self.out / "large", busy, memory)
+
+    def throughput(self, run_dir: Path, busy: GpuBusy, memory: Memory) -> None:
+        trials = [trial for trial in ended_trials(run_dir) if trial["phase"] == "train"]
+        lines = map(json.loads, (run_dir / "trials.jsonl").read_text().splitlines())
+        times = [datetime.fromisoformat(line["at"]).timestamp() for line in lines]
+        begin, end = min(times), max(times)
+        metrics = metrics_by_step(run_dir)[1]
+        total = {
+            name: sum(trial["seconds"].get(name, 0.0) for trial in trials)
+            for name in ("agent", "model", "tools", "setup", "verifier", "total")
+        }
+        own = total["agent"] - total["model"] - total["tools"]
+        sampled = metrics["apex/sum/tokens/sampled"]
+        self.rows += [
+            ("large: trials", f"{len(trials)} in {end - begin:.1f} s, 64 at once"),
+            ("large: sampled tokens/s", f"{sampled / (end - begin):.0f}"),
+            ("large: GPU busy during generation", f"{busy.share(begin, end):.0%}"),
+            (
+                "large: seconds by phase, all trials",
+                json.dumps({k: round(v, 1) for k, v in total.items()}),
+            ),
+            ("large: our share of the agent's time", f"{own / total['agent']:.1%}"),
+            ("large: our share of a trial's time", f"{own / total['total']:.1%}"),
+            (
+                "large: memory of the rollout process",
+                f"{memory.grown('experiment') / 64:.1f} MB a trial",
+            ),
+            ("large: memory of the sandboxes", f"{memory.peak('sandbox') / 64:.1f} MB a trial"),
+        ]
+
+    def print_table(self) -> None:
+        width = max(len(name) for name, _ in self.rows)
+        print("\n".join(f"{name:{width}}  {value}" for name, value in self.rows), flush=True)
+
+
+SHOWN = (
+    *("reward/avg", "loss/", "policy_loss", "grad_norm", "apex/gate", "apex/pass_at_1"),
+    *("apex/reward", "apex/turns", "apex/tool_success", "apex/failed", "timing/generate"),
+    *("timing/sync", "timing/train", "timing/step", "logprob"),
+)
+"""Words in the names of metrics that the table shows."""
+
+
+class Memory:
+    """Samples resident memory (MB) of the rollout process and of what runs in sandboxes."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[float]] = {"experiment": [], "sandbox": []}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(1.0):
+            listing = subprocess.run(
+                ["ps", "-eo", "rss,args"], capture_output=True, text=True
+            ).stdout
+            sums = {"experiment": 0.0, "sandbox": 0.0}
+            for line in listing.splitlines()[1:]:
+                rss, _, args = line.strip().partition(" ")
+                if "experiment_entrypoint" in args:
+                    sums["experiment"] += int(rss) / 1024
+                elif "/app/server" in args or "bwrap" in args:
+                    sums["sandbox"] += int(rss) / 1024
+            for kind, value in sums.items():
+                self._seen[kind].append(value)
+
+    def peak(self, kind: str) -> float:
+        return max(self._seen[kind], default=0.0)
+
+    def grown(self, kind: str) -> float:
+        """The peak less what the process held when trials began to run."""
+        before = [
+            v for v, s in zip(self._seen[kind], self._seen["sandbox"], strict=True) if s == 0 and v
+        ]
+        return self.peak(kind) - max(before[:-1], default=0.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    build(args.out / "world")
+    suite = Suite(args.out.resolve(), args.tokenizer.resolve())
+    first = [
+        threading.Thread(target=suite.stage, args=(name, action))
+        for name, action in (
+            ("training", suite.smoke),
+            ("0.6B warm-up", suite.warm_model),
+            ("prefix cache", suite.prefix_cache),
+        )
+    ]
+    for thread in first:
+        thread.start()
+    for thread in first:
+        thread.join()
+    suite.stage("checkpoint", suite.checkpoint)
+    later = threading.Thread(target=suite.stage, args=("parsers", suite.parsers))
+    later.start()
+    suite.stage("64 trials of a 0.6B model", suite.large)
+    later.join()
+    suite.print_table()
+
+
+if __name__ == "__main__":
+    main()
