@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path("/sys/fs/cgroup")
 PARENT = "skyrl-apex"
 _CPU_PERIOD_US = 100_000
+_NEW_SEC = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,22 @@ def _delegated(root: Path, controller: str) -> Path:
         if controller not in (directory / "cgroup.subtree_control").read_text().split():
             (directory / "cgroup.subtree_control").write_text(f"+{controller}")
     return unified
+
+
+def without_sandbox(root: Path = ROOT) -> list[Path]:
+    """Groups of ours that hold no process and have not been made just now.
+
+    The directory that recorded them is gone: somebody deleted it by hand, say.
+    """
+    long_ago = time.time() - _NEW_SEC
+    found = []
+    for path in (*root.glob(f"{PARENT}/sandbox-*"), *root.glob(f"*/{PARENT}/sandbox-*")):
+        try:
+            if path.stat().st_mtime < long_ago and not (path / "cgroup.procs").read_text():
+                found.append(path)
+        except FileNotFoundError:
+            continue  # its sandbox ended meanwhile
+    return found
 
 
 def remove(paths: tuple[str, ...], patience_sec: float = 2.0) -> None:

@@ -21,7 +21,7 @@ AT_ONCE = 6
 
 @dataclass(frozen=True)
 class Resources:
-    """What sandboxes take of the host. Counts of this process and its descendants only."""
+    """What the sandboxes of this process and its descendants take of the host."""
 
     processes: int
     mounts: int
@@ -72,7 +72,7 @@ def take_stock() -> Resources:
     )
     return Resources(
         processes=len(pids),
-        mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        mounts=Path("/proc/self/mountinfo").read_text().count(str(state_root())),
         namespaces=len(spaces),
         cgroups=len([p for p in cgroups.ROOT.glob("*/skyrl-apex/sandbox-*") if _is_ours(p)]),
         directories=len(list(state_root().iterdir())),

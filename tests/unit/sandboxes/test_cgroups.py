@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from skyrl_apex_local.cgroups import Limits, create
+from skyrl_apex_local.cgroups import Limits, create, without_sandbox
 
 LIMITS = Limits(memory_bytes=64 * 2**20, cpus=1.5, processes=50)
 
@@ -74,3 +75,15 @@ def test_a_host_without_control_groups_gets_none(tmp_path: Path) -> None:
 def test_only_what_is_limited_makes_a_group(limits: Limits, tmp_path: Path) -> None:
     version1(tmp_path, "memory", "cpu", "pids")
     assert len(create("s1", limits, tmp_path).paths) == (1 if limits.processes else 0)
+
+
+def test_groups_whose_sandbox_is_gone_are_found_and_used_or_new_ones_are_not(
+    tmp_path: Path,
+) -> None:
+    version1(tmp_path, "memory")
+    for name, processes in (("old", ""), ("used", "4711\n"), ("new", "")):
+        group = Path(create(f"sandbox-{name}", Limits(memory_bytes=1), tmp_path).paths[0])
+        (group / "cgroup.procs").write_text(processes)
+        if name != "new":
+            os.utime(group, (1, 1))
+    assert [path.name for path in without_sandbox(tmp_path)] == ["sandbox-old"]
