@@ -210,6 +210,7 @@ def test_a_server_may_break_its_own_output_schema(sample: Any) -> None:
     assert result["structuredContent"]["notes"] is None
     with pytest.raises(Exception) as caught:
         sample.call("read_slide", arguments)
-    while isinstance(caught.value, ExceptionGroup):
-        caught.value = caught.value.exceptions[0]
-    assert "None is not of type 'string'" in str(caught.value)
+    error: BaseException = caught.value
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert "None is not of type 'string'" in str(error)

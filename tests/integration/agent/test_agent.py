@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 
 import pytest
+from agent_parts import Run, call
 from harbor.models.task.config import MCPServerConfig
 
-from conftest import Run, call
 from skyrl_apex_hookspecs import Observation, Outcome, TurnFinished, hookimpl
 from skyrl_apex_plugin.agent import token_conversation
 from skyrl_apex_plugin.agent.atif import read_trajectory

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from agent_parts import Gateway, Model, Run, call
 from fault_proxy import FAULTS, RAN, FaultProxy
 
-from conftest import Gateway, Model, Run, call
 from skyrl_apex_hookspecs import Outcome
 from skyrl_apex_plugin.agent import mcp_link
 from skyrl_apex_plugin.tito.ledger import TokenLedger
@@ -74,7 +74,7 @@ async def test_every_action_runs_at_most_once(
         *turns,
         prepare={"gateway_url": f"http://127.0.0.1:{proxy.port}"},
         # Only stalls are waited for; anything else must not look like one on a busy machine.
-        tool_timeout_sec=1.5 if fault.startswith("stall") else 30.0,
+        tool_timeout_sec=3.0 if fault.startswith("stall") else 30.0,
         reconnect_timeout_sec=10.0,
     )
     assert (outcome.outcome, outcome.answer) == (Outcome.COMPLETE, "Finished.")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_parts import Model
 
-from conftest import Model
 from skyrl_apex_miniworld.build import Built, build, draw_split
 from skyrl_apex_miniworld.company import Company
 from skyrl_apex_miniworld.expert import play

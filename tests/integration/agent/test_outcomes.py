@@ -7,9 +7,9 @@ import json
 from collections.abc import Awaitable, Callable
 
 import pytest
+from agent_parts import Run, call
 from fault_proxy import FaultProxy
 
-from conftest import Run, call
 from skyrl_apex_hookspecs import (
     EngineError,
     Outcome,

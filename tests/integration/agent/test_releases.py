@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from conftest import HERE
+from agent_parts import HERE
 
 
 @pytest.mark.full

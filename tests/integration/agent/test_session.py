@@ -8,9 +8,9 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from agent_parts import Gateway
 from fault_proxy import FAULTS, RAN, FaultProxy
 
-from conftest import Gateway
 from skyrl_apex_hookspecs import ToolSessionLost
 from skyrl_apex_plugin.agent import mcp_link
 from skyrl_apex_plugin.agent.session import ToolSession

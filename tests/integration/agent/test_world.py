@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
+from agent_parts import HERE
 from harbor.models.task.config import EnvironmentConfig
 from harbor.models.trial.paths import TrialPaths
 
 import skyrl_apex_worldfixes.plugin as worldfixes
-from conftest import HERE
 from skyrl_apex_hookspecs import SetupError, Task, hookimpl
 from skyrl_apex_local.environment import LocalEnvironment
 from skyrl_apex_plugin.agent.session import ToolSession
