@@ -17,6 +17,8 @@ from harbor.agents.base import BaseAgent
 from harbor.models.agent.context import AgentContext
 
 from skyrl_apex_hookspecs import ApexError, Outcome, SetupError, Task
+from skyrl_apex_plugin.discovery import resolve
+from skyrl_apex_plugin.tito.tools import ToolCatalogue
 
 from . import atif, harbor_versions
 from .conversation import Conversation, Message
@@ -25,19 +27,11 @@ from .record import TOKENS, Recorder, TrialOutcome, read_turns
 from .session import ToolSession
 from .settings import AgentSettings
 from .task import load_task, read_hints
-from .toolbox import Toolbox, final_answer_spec
+from .toolbox import Toolbox, catalogue_of, final_answer_spec
 from .world import World, await_tools
 
 ANSWER_PATH = "/logs/agent/answer.txt"
-INFRASTRUCTURE = frozenset(
-    {
-        Outcome.SETUP_ERROR,
-        Outcome.TOOL_SESSION_LOST,
-        Outcome.ENGINE_ERROR,
-        Outcome.TOKEN_ERROR,
-    }
-)
-"""Outcomes that harbor also sees, as an exception: there is nothing to grade."""
+RELEASE_TIMEOUT_SEC = 5.0
 
 
 @harbor_versions.declare_capabilities
@@ -130,23 +124,35 @@ class ArchipelagoAgent(BaseAgent):
         error: BaseException | None = None
         ending = Ending(Outcome.CANCELLED)
         try:
-            messages = self._messages(instruction)
-            conversation = self._converse(messages)
-            loop = self._loop(conversation, messages)
-            ending = await self._within_limit(loop)
-            await self._upload_answer(environment, loop.answer)
+            try:
+                messages, catalogue = (
+                    self._messages(instruction),
+                    catalogue_of(self._offered_tools()),
+                )
+                conversation = self._converse(messages, catalogue)
+                loop = self._loop(conversation, messages, catalogue)
+                ending = await self._within_limit(loop)
+                await self._upload_answer(environment, loop.answer)
+            finally:
+                await self._release(conversation)
         except BaseException as caught:
             error = caught
             ending = _failure(caught)
             raise
         finally:
             self._seconds["agent"] = time.monotonic() - started
-            with anyio.CancelScope(shield=True):
+            self._finish(ending, error, answer=loop.answer if loop else None)
+            if conversation is not None and loop is not None:
+                self._fill(context, conversation)
+
+    async def _release(self, conversation: Conversation | None) -> None:
+        """Close what the run holds, also while it is being cancelled."""
+        with anyio.move_on_after(RELEASE_TIMEOUT_SEC, shield=True):
+            try:
                 if conversation is not None:
                     await conversation.aclose()
+            finally:
                 await self._disconnect()
-            self._finish(ending, error, answer=loop.answer if loop else None)
-            self._fill(context, conversation)
 
     async def _within_limit(self, loop: TurnLoop) -> Ending:
         limit = self.settings.timeout_sec
@@ -171,16 +177,13 @@ class ArchipelagoAgent(BaseAgent):
         name = self.settings.final_answer_tool
         return [*self._tools, final_answer_spec(name)] if name else self._tools
 
-    def _converse(self, messages: list[Message]) -> Conversation:
+    def _converse(self, messages: list[Message], catalogue: ToolCatalogue) -> Conversation:
         """The conversation of the chosen mode; what it needs is imported only then."""
-        from .token_conversation import TokenConversation, catalogue_of
-
-        catalogue = catalogue_of(self._offered_tools())
         if self.settings.resolved_mode == "chat":
             from .chat import ChatConversation, chat_model
 
             return ChatConversation(messages, catalogue, chat_model(self), self.settings)
-        from skyrl_apex_plugin.discovery import resolve
+        from .token_conversation import TokenConversation
 
         spec = self.settings.sampler
         sampler = resolve("sampler", spec["name"])(**(spec.get("kwargs") or {}))
@@ -193,11 +196,10 @@ class ArchipelagoAgent(BaseAgent):
             session_id=self._trial_dir.name,
         )
 
-    def _loop(self, conversation: Conversation, messages: list[Message]) -> TurnLoop:
+    def _loop(
+        self, conversation: Conversation, messages: list[Message], catalogue: ToolCatalogue
+    ) -> TurnLoop:
         assert self._task is not None and self._session is not None and self._world is not None
-        from .token_conversation import catalogue_of
-
-        catalogue = catalogue_of(self._offered_tools())
         self._recorder.start(
             self._task,
             messages,
@@ -264,14 +266,12 @@ class ArchipelagoAgent(BaseAgent):
     def _redact(self, text: str | None) -> str | None:
         return self._world.redact(text) if text and self._world is not None else text
 
-    def _fill(self, context: AgentContext, conversation: Conversation | None) -> None:
+    def _fill(self, context: AgentContext, conversation: Conversation) -> None:
         """Fill harbor's context and write ``agent/trajectory.json``."""
         metrics = self._recorder.metrics()
         context.n_input_tokens = metrics["prompt_tokens"]
         context.n_output_tokens = metrics["completion_tokens"]
         context.metadata = {"apex": metrics}
-        if conversation is None:
-            return
         ledger = getattr(conversation, "ledger", None)
         if ledger is not None and self.settings.rollout_details:
             context.rollout_details = atif.rollout_details(ledger)

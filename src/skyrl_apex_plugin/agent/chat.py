@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from skyrl_apex_hookspecs import ContextLengthExceeded, EngineError, ToolCall, Turn
+from skyrl_apex_hookspecs import ContextLengthExceeded, EngineError, SetupError, ToolCall, Turn
 from skyrl_apex_plugin.tito.tools import ToolCatalogue
 
 from . import harbor_versions
@@ -214,11 +214,11 @@ class LitellmChatModel:
 def chat_model(agent: Any) -> ChatModel:
     """The model that an agent's settings and harbor's model settings name.
 
-    :raises EngineError: they name none.
+    :raises SetupError: they name none.
     """
     settings: AgentSettings = agent.settings
     if not agent.model_name:
-        raise EngineError("chat mode needs a model: harbor run -m provider/model")
+        raise SetupError("chat mode needs a model: harbor run --model provider/name")
     access = harbor_versions.model_access(agent)
     if settings.api_base:
         # The provider in front of the name is harbor's; the endpoint knows only the name.

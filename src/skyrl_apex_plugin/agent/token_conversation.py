@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,17 +145,8 @@ class TokenConversation:
         self._saved_at = time.monotonic()
 
     async def aclose(self) -> None:
-        self._save()
-        await self._sampler.finish(self._session_id)
-        await self._sampler.aclose()
-
-
-def catalogue_of(tools: Sequence[Mapping[str, Any]]) -> ToolCatalogue:
-    """The catalogue of a tool listing. Trials of one world list the same tools: the schema work
-    is done once for each distinct listing."""
-    return _catalogue(json.dumps(list(tools), sort_keys=True))
-
-
-@functools.lru_cache(maxsize=16)
-def _catalogue(listing: str) -> ToolCatalogue:
-    return ToolCatalogue(json.loads(listing))
+        try:
+            self._save()
+        finally:
+            await self._sampler.finish(self._session_id)
+            await self._sampler.aclose()

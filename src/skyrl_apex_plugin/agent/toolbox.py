@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -143,3 +145,14 @@ def final_answer_spec(name: str) -> dict[str, Any]:
         "description": "Give the final answer to the task. This ends the task.",
         "inputSchema": FINAL_ANSWER_SCHEMA,
     }
+
+
+def catalogue_of(tools: Sequence[Mapping[str, Any]]) -> ToolCatalogue:
+    """The catalogue of a tool listing. Trials of one world list the same tools: the schema work
+    is done once for each distinct listing."""
+    return _catalogue(json.dumps(list(tools), sort_keys=True))
+
+
+@functools.lru_cache(maxsize=16)
+def _catalogue(listing: str) -> ToolCatalogue:
+    return ToolCatalogue(json.loads(listing))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -158,3 +159,12 @@ async def test_a_task_may_declare_its_own_streamable_http_server(run: Run) -> No
         prepare={"gateway_url": None, "servers": []},
     )
     assert outcome.outcome is Outcome.COMPLETE and asked == [9100]
+
+
+async def test_a_trial_that_ends_between_setup_and_run_leaves_no_session(run: Run) -> None:
+    run.make_task("never worked on")
+
+    async def trial() -> None:
+        await run.agent().setup(run.environment)
+
+    await asyncio.create_task(trial())
