@@ -53,7 +53,7 @@ class ApexVerifier(BaseVerifier):
 
     def __init__(self, *, grader: str | Mapping[str, Any] = "task", **harbor: Any) -> None:
         super().__init__(**harbor)
-        spec = {"name": grader} if isinstance(grader, str) else dict(grader)
+        spec: dict[str, Any] = {"name": grader} if isinstance(grader, str) else dict(grader)
         unknown = spec.keys() - {"name", "kwargs"}
         if unknown or "name" not in spec:
             raise ValueError(

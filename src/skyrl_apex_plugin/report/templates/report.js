@@ -177,7 +177,7 @@ function drawPage(name, trial, page) {
   if (outcome.error_message) parts.push(make("pre", { class: "bad" }, `${outcome.error_type}: ${outcome.error_message}`));
   if (page.verdict) parts.push(drawVerdict(page.verdict));
   if (page.reward) parts.push(drawReward(page.reward));
-  parts.push(drawSeconds(outcome.seconds || (trial && trial.seconds) || {}));
+  parts.push(drawSeconds((trial && trial.seconds) || outcome.seconds || {}));
   if (page.prompt.length) parts.push(drawPrompt(page));
   if (page.tokens && page.tokens.error) parts.push(make("p", { class: "bad" }, page.tokens.error));
   page.turns.forEach((turn, index) => parts.push(drawTurn(turn, index, page.tokens)));
@@ -213,7 +213,8 @@ function drawReward(reward) {
 }
 
 function drawSeconds(seconds) {
-  const shown = Object.entries(seconds).map(([name, value]) => `${name} ${number(value, 1)} s`).join(", ");
+  const phases = Object.entries(seconds).filter(([name]) => !name.includes("/"));
+  const shown = phases.map(([name, value]) => `${name} ${number(value, 1)} s`).join(", ");
   return shown ? make("p", { class: "quiet" }, "Time: " + shown) : null;
 }
 
