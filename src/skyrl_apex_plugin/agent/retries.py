@@ -123,16 +123,19 @@ def classify(error: httpx.HTTPError) -> Fault:
     raise EngineError(f"the request cannot be sent: {_name(error)}") from error
 
 
+def says_context_is_full(text: str) -> bool:
+    """Whether an error's type or message says that the prompt or the turn does not fit."""
+    lowered = text.lower()
+    return any(kind.lower() in lowered for kind in (*CONTEXT_TYPES, *CONTEXT_MESSAGES))
+
+
 def _classify_status(response: httpx.Response) -> Fault:
     status, text = response.status_code, response.text[:2000]
-    lowered = text.lower()
-    # Some servers answer 500 to a prompt that is too long: the message counts, not the status.
-    if status == 413 or any(
-        kind.lower() in lowered for kind in (*CONTEXT_TYPES, *CONTEXT_MESSAGES)
-    ):
-        raise ContextLengthExceeded(f"the engine says ({status}): {text[:500]}")
     if status == 429:
         return Fault.RATE_LIMIT
+    # Some servers answer 500 to a prompt that is too long: the message counts, not the status.
+    if status == 413 or says_context_is_full(text):
+        raise ContextLengthExceeded(f"the engine says ({status}): {text[:500]}")
     if status in (408, 504):
         return Fault.TIMEOUT
     if status in (409, 425) or status >= 500:

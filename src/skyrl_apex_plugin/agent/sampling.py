@@ -14,6 +14,7 @@ import httpx
 
 from skyrl_apex_hookspecs import EngineError, Sample, SamplingParams, TokenError
 
+from .dialects import VLLM, Dialect, inside
 from .retries import Budgets, Retrier
 from .tls import shared_tls
 
@@ -34,6 +35,7 @@ class CompletionsSampler:
         fixed for one trajectory, never empty.
     :param headers: sent with every request; may hold secrets, which are not logged.
     :param extra_body: further fields of the body.
+    :param dialect: how the service differs from vllm.
     :raises ValueError: an empty ``cache_salt``.
     """
 
@@ -50,7 +52,7 @@ class CompletionsSampler:
         cache_salt: str | None = None,
         headers: Mapping[str, str] | None = None,
         extra_body: Mapping[str, Any] | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
+        dialect: Dialect = VLLM,
     ) -> None:
         if cache_salt is not None and not cache_salt:
             raise ValueError("cache_salt is empty; leave it out or give the weight version")
@@ -62,12 +64,12 @@ class CompletionsSampler:
             headers=dict(headers or {}),
             timeout=httpx.Timeout(timeout, connect=connect_timeout, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-            transport=transport,
             verify=shared_tls(),
         )
         self._retrier = Retrier(Budgets(timeout_retries, rate_limit_retries, transient_retries))
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
-        self._finishes = True
+        self._dialect = dialect
+        self._finishes = dialect.has_sessions
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -92,7 +94,9 @@ class CompletionsSampler:
             prompt = session.encode(prompt_token_ids, ids)
             body = self._body(prompt, params, len(ids), session_id)
             raw = await self._retrier.run(functools.partial(self._post, body, session_id))
-            choice = _read_choice(raw, prompt, f"turn {turn} of session {session_id}")
+            choice = _read_choice(
+                raw, prompt, f"turn {turn} of session {session_id}", self._dialect
+            )
             ids.extend(choice.token_ids)
             logprobs.extend(choice.logprobs)
             if choice.finish_reason != "abort":
@@ -136,26 +140,16 @@ class CompletionsSampler:
     def _body(self, prompt: bytes, params: SamplingParams, done: int, session_id: str) -> bytes:
         fields: dict[str, Any] = {
             "max_tokens": params.max_tokens - done,
-            "temperature": params.temperature,
-            "top_p": params.top_p,
-            "top_k": params.top_k,
-            "min_p": params.min_p,
-            "n": 1,
-            "logprobs": 1,
-            "return_token_ids": True,
-            "stop_token_ids": list(params.stop_token_ids),
-            "include_stop_str_in_output": True,
-            "skip_special_tokens": False,
-            "add_special_tokens": False,
-            "session_id": session_id,
+            **self._dialect.parameters(params),
+            **self._dialect.body,
             **self._extra,
         }
         if self._model is not None:
             fields["model"] = self._model
-        if params.seed is not None:
-            fields["seed"] = params.seed
-        if self._salt is not None:
-            fields["cache_salt"] = self._salt
+        if self._dialect.session_field is not None:
+            fields[self._dialect.session_field] = session_id
+        if self._dialect.salt_field is not None and self._salt is not None:
+            fields[self._dialect.salt_field] = self._salt
         head = json.dumps(fields, separators=(",", ":")).encode()
         return b'{"prompt":[' + prompt + b"]," + head[1:]
 
@@ -163,7 +157,7 @@ class CompletionsSampler:
         response = await self._client.post(
             f"{self._root}/v1/completions",
             content=body,
-            headers={"Content-Type": "application/json", "X-Session-ID": session_id},
+            headers={"Content-Type": "application/json", self._dialect.session_header: session_id},
         )
         if response.is_error:
             raise httpx.HTTPStatusError(
@@ -216,7 +210,7 @@ class _Choice:
         self.weight_version = weight_version
 
 
-def _read_choice(raw: bytes, prompt: bytes, where: str) -> _Choice:
+def _read_choice(raw: bytes, prompt: bytes, where: str, dialect: Dialect) -> _Choice:
     """Read a completion and check it.
 
     :raises TokenError: lengths differ, logprobs are missing, or the engine saw another prompt.
@@ -230,11 +224,12 @@ def _read_choice(raw: bytes, prompt: bytes, where: str) -> _Choice:
         raise EngineError(
             f"{where}: the engine's answer is no completion: {raw[:200]!r}"
         ) from error
-    ids = choice.get("token_ids")
+    ids = inside(choice, dialect.token_ids)
     finish = str(choice.get("finish_reason"))
     if not isinstance(ids, list):
-        raise TokenError(f"{where}: the engine returned no token IDs (return_token_ids)")
-    logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+        path = ".".join(dialect.token_ids)
+        raise TokenError(f"{where}: the engine returned no token IDs (no {path} in its answer)")
+    logprobs = inside(choice, dialect.logprobs)
     if logprobs is None and not (finish == "abort" and not ids):
         raise TokenError(f"{where}: the engine returned {len(ids)} token IDs and no logprobs")
     logprobs = logprobs or []
