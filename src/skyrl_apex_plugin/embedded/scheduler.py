@@ -79,7 +79,6 @@ class Counters:
     reused_tokens: int = 0
     """Prompt tokens that needed no computation."""
     sampled_tokens: int = 0
-    weight_updates: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +177,6 @@ class Scheduler:
         """
         self.model.load(weights)
         self.weight_version += 1
-        self.counters.weight_updates += 1
         self.reset_prefix_cache(running=False)
 
     def _admit(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -54,6 +55,7 @@ def build_app(served: Served) -> Starlette:
             WeightUpdateError: _answer_bad_request,
             EngineFailed: _answer_engine_failed,
             ClientGone: _answer_nobody,
+            HTTPException: _answer_no_such_endpoint,
         },
     )
 
@@ -70,6 +72,13 @@ async def _answer_bad_request(http: HttpRequest, error: Exception) -> Response:
 async def _answer_engine_failed(http: HttpRequest, error: Exception) -> Response:
     failed = ApiError(str(error), status=500, kind="InternalServerError")
     return await _answer_api_error(http, failed)
+
+
+async def _answer_no_such_endpoint(http: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{http.method} {http.url.path}: {error.detail}"
+    missing = ApiError(message, status=error.status_code, kind="NotFoundError")
+    return await _answer_api_error(http, missing)
 
 
 async def _answer_nobody(http: HttpRequest, error: Exception) -> Response:

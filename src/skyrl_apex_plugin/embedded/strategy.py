@@ -1,8 +1,8 @@
 """SkyRL's FSDP workers on a CPU: the redirections, and the transfer to the CPU engine.
 
 Everything that differs from a GPU run is in :func:`redirect_cuda_to_cpu`,
-:func:`keep_tied_weights` and :class:`GlooTransferStrategy`. They act only inside the actor
-processes of the three worker classes below; the models, losses, optimizer steps, weight
+:func:`keep_tied_weights`, :class:`OnCpu` and :class:`GlooTransferStrategy`. They act only inside
+the actor processes of the three worker classes below; the models, losses, optimizer steps, weight
 extraction and checkpoints are SkyRL's.
 """
 
@@ -61,6 +61,7 @@ def redirect_cuda_to_cpu() -> None:
     mesh = _on_cpu_mesh(dist.device_mesh.init_device_mesh)
     dist.device_mesh.init_device_mesh = mesh
     fsdp_utils.init_device_mesh = mesh
+    fsdp_utils._sync_non_persistent_buffers = _sync_non_persistent_buffers
     weight_sync.get_transfer_strategy_cls = lambda *args, **kwargs: GlooTransferStrategy
     # autocast("cuda") switches itself off without CUDA, which is what fp32 wants; it says so
     # once for each micro batch.
@@ -97,6 +98,22 @@ def _on_cpu_mesh(init_device_mesh: Any) -> Any:
         return init_device_mesh("cpu", *args, **kwargs)
 
     return on_cpu
+
+
+def _sync_non_persistent_buffers(model: torch.nn.Module, loaded: dict[str, Any]) -> None:
+    """SkyRL's function of this name with its ``device="cuda"`` left out.
+
+    Rotary tables are in no state dict; ranks above 0 have none until rank 0 sends its own.
+    """
+    for module in model.modules():
+        for name in sorted(module._non_persistent_buffers_set):
+            buffer = module._buffers[name]
+            if buffer is None:
+                continue
+            empty = torch.empty(buffer.shape, dtype=buffer.dtype)
+            value = buffer.detach().clone() if dist.get_rank() == 0 else empty
+            dist.broadcast(value, src=0)
+            module._buffers[name] = value
 
 
 class GlooTransferStrategy(BroadcastTransferStrategy):
@@ -153,28 +170,31 @@ class GlooWeightTransferSender(BroadcastWeightTransferSender):
         self._model_update_group = None  # gloo closes its sockets with the last reference
 
 
-def prepare_worker_process() -> None:
-    """What each worker's process needs before SkyRL's own set-up."""
-    redirect_cuda_to_cpu()
-    keep_tied_weights()
+class OnCpu:
+    """What the three workers have in common."""
 
-
-class CpuPolicyWorker(FSDPPolicyWorkerBase):
     def __init__(self, **kwargs: Any) -> None:
-        prepare_worker_process()
+        redirect_cuda_to_cpu()
+        keep_tied_weights()
         super().__init__(**kwargs)
 
+    def offload_to_cpu(self, *args: Any, **kwargs: Any) -> None:
+        """Everything is there already."""
 
-class CpuCriticWorker(FSDPCriticWorkerBase):
-    def __init__(self, **kwargs: Any) -> None:
-        prepare_worker_process()
-        super().__init__(**kwargs)
+    def backload_to_gpu(self, *args: Any, **kwargs: Any) -> None:
+        """Everything stays where it is."""
 
 
-class CpuRefWorker(FSDPRefWorkerBase):
-    def __init__(self, **kwargs: Any) -> None:
-        prepare_worker_process()
-        super().__init__(**kwargs)
+class CpuPolicyWorker(OnCpu, FSDPPolicyWorkerBase):
+    """Trains, and sends its weights to the engine."""
+
+
+class CpuCriticWorker(OnCpu, FSDPCriticWorkerBase):
+    """Estimates values."""
+
+
+class CpuRefWorker(OnCpu, FSDPRefWorkerBase):
+    """Scores with the weights that training began from."""
 
 
 PolicyWorker = ray.remote(num_gpus=1)(CpuPolicyWorker)

@@ -181,3 +181,9 @@ async def test_models_health_and_world_size(http: httpx.AsyncClient, checkpoint:
     assert [(m["id"], m["max_model_len"]) for m in models] == [(str(checkpoint), 512)]
     assert (await http.get("/health")).status_code == 200
     assert (await http.get("/get_world_size")).json() == {"world_size": 1}
+
+
+async def test_an_unknown_endpoint_is_named_in_the_usual_shape(http: httpx.AsyncClient) -> None:
+    response = await http.post("/v1/embeddings", json={})
+    assert response.status_code == 404
+    assert response.json()["error"]["message"] == "POST /v1/embeddings: Not Found"

@@ -13,7 +13,6 @@ from skyrl_apex_plugin.embedded.decoding import Decoding
 from skyrl_apex_plugin.embedded.model import Qwen3
 from skyrl_apex_plugin.embedded.scheduler import Limits, Request, Scheduler
 
-
 torch.set_num_threads(1)  # these models are smaller than the cost of waking a second thread
 
 
