@@ -19,9 +19,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from skyrl_apex_plugin.data.archive import unpack
 from skyrl_apex_plugin.data.limits import Limits, Refused, task_path
@@ -224,8 +225,12 @@ def _replace(target: Path, partial: Path, stamp: Path, digest: str) -> None:
     no moment does a fitting stamp stand beside a directory of another archive."""
     if target.exists():
         target.rename(partial.with_suffix(".old"))
-    write_atomic(stamp, digest)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    # Written among the partial things, so that a kill leaves nothing that is not swept up.
+    new_stamp = partial.with_suffix(".stamp")
+    new_stamp.write_text(digest)
+    for folder in (stamp.parent, target.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    new_stamp.rename(stamp)
     partial.rename(target)
 
 
@@ -240,29 +245,24 @@ def _partial(out: Path) -> Path:
     return out / STATE / "partial"
 
 
-class _exclusive:
+@contextmanager
+def _exclusive(out: Path) -> Iterator[IO[str]]:
     """The lock of one extraction: nobody else, and no worker of a killed run, is at work."""
-
-    def __init__(self, out: Path) -> None:
-        self._out = out
-        self._file: IO[str] | None = None
-
-    def __enter__(self) -> IO[str]:
-        self._file = _open_lock(self._out)
+    with _open_lock(out) as lock:
         deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return self._file
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    self._file.close()
-                    raise ValueError(f"another extraction is at work in {self._out}") from None
-                time.sleep(0.05)
+        while not _locked(lock):
+            if time.monotonic() > deadline:
+                raise ValueError(f"another extraction is at work in {out}")
+            time.sleep(0.05)
+        yield lock
 
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+
+def _locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _open_lock(out: Path) -> IO[str]:
@@ -278,12 +278,15 @@ def _start_worker(out: Path) -> None:
     """Share the lock for as long as this worker lives, which is no longer than its parent."""
     _held.append(_open_lock(out))
     fcntl.flock(_held[-1], fcntl.LOCK_SH)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A pool's workers wait for ever once their parent was killed; nothing else ends them."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
+    assert parent is not None
+    # Looked at with the lock in hand: from here on the next run waits for this worker's end.
+    if not parent.is_alive():
         os._exit(1)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    """A pool's workers wait for ever once their parent was killed; nothing else ends them."""
+    parent.join()
+    os._exit(1)
