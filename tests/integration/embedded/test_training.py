@@ -63,7 +63,7 @@ def train(checkpoint: Path, tmp_path: Path, python: Any) -> Train:
             **changes,
         }
         overrides = [f"{name}={value}" for name, value in settings.items()]
-        python.run(SCRIPT, report, *overrides, *extra, timeout=580)
+        python.run(SCRIPT, report, *overrides, *extra, timeout=1000)
         return [json.loads(line) for line in report.read_text().splitlines()]
 
     return run
@@ -78,7 +78,7 @@ def assert_in_step(report: list[dict[str, Any]]) -> None:
         assert line["change"] > 1e-3, line["step"]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1050)
 def test_the_engine_follows_every_update_and_only_through_the_sync(train: Train) -> None:
     report = train("+skip_sync_after=3", **FULLY_ASYNC, **{"trainer.max_training_steps": 3})
     assert [line["step"] for line in report] == [0, 1, 2, 3]
@@ -88,7 +88,7 @@ def test_the_engine_follows_every_update_and_only_through_the_sync(train: Train)
     assert report[3]["change"] < 1e-4
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2050)
 def test_checkpoints_resume_and_exports_load(train: Train, tmp_path: Path) -> None:
     steps = {"trainer.max_training_steps": 2, "trainer.ckpt_interval": 2}
     first = train(**FULLY_ASYNC, **steps, **{"trainer.hf_save_interval": 2})
@@ -119,7 +119,7 @@ def exported_logprobs(exports: Path) -> list[float]:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1050)
 def test_synchronous_ppo_with_a_critic_and_a_reference_model(
     train: Train, checkpoint: Path
 ) -> None:
@@ -132,7 +132,7 @@ def test_synchronous_ppo_with_a_critic_and_a_reference_model(
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1050)
 def test_two_ranks_share_the_model(train: Train) -> None:
     report = train(
         **FULLY_ASYNC,
