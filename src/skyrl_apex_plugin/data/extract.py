@@ -126,14 +126,14 @@ def _refused_paths(shards: Sequence[Path]) -> dict[tuple[Path, int], tuple[Row, 
             other = owners.setdefault(path, row)
             if other is not row:
                 for each, partner in ((row, other), (other, row)):
-                    reason_text = f"path {row.path!r} is also that of {partner.where}"
+                    reason_text = f"path {each.path!r} is also that of {partner.where}"
                     refused[each.shard, each.number] = (each, reason_text)
     for path, row in owners.items():
         for parent in path.parents:
             if parent in owners:
                 reason_text = f"path {row.path!r} is inside the task of {owners[parent].where}"
                 refused[row.shard, row.number] = (row, reason_text)
-    return refused
+    return dict(sorted(refused.items()))
 
 
 class Outcome(NamedTuple):

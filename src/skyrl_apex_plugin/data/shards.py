@@ -33,7 +33,7 @@ class Row:
 
     @property
     def where(self) -> str:
-        return f"{self.shard.name} row {self.number}"
+        return f"{self.shard} row {self.number}"
 
 
 def find_shards(source: Path) -> list[Path]:
