@@ -76,7 +76,10 @@ def build(out: Path, *, seed: int = DEFAULT_SEED, images: Path | None = None) ->
         image = f"miniworld:{__version__}-{_digest([train, held_out], image_directory)}"
         installed = (images or images_directory()) / image.replace("/", "@").replace(":", "@")
         _made(installed.parent)
-        _replace(shutil.copytree(image_directory, Path(scratch) / "installed"), installed)
+        if (
+            not installed.exists()
+        ):  # running sandboxes may stand on it, and its name says what it holds
+            _replace(shutil.copytree(image_directory, Path(scratch) / "installed"), installed)
         _replace(image_directory, out / "image")
         written = {}
         for name, split in (("train", train), ("heldout", held_out)):

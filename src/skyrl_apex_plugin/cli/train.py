@@ -113,8 +113,7 @@ def _preset_arguments(
         command = {"train": "train", "eval": "eval"}[chosen.purpose]
         raise presets.PresetError(f"preset {name!r} is for `skyrl-apex {command}`")
     if chosen.sample and not {"tasks", "model"} <= places.keys():
-        cache = Path(os.environ.get("APEX_CACHE_DIR") or "~/.cache/skyrl-apex").expanduser()
-        places = presets.sample_places(cache) | places
+        places = presets.sample_places(run_dir) | places
     return presets.stock_arguments(chosen.settings, places)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 STOP_SECONDS = (45.0, 10.0)
 """How long the child may take to end after SIGINT, then after SIGTERM; then it is killed."""
@@ -24,10 +25,10 @@ def run_child(
     """Run ``command`` in a process group of its own with its output in ``log``.
 
     :param watch: called about every ``poll_seconds`` while it runs, and once when it ended.
-    :returns: the exit status. Ctrl-C here ends the whole group in order, then raises.
+    :returns: the exit status. Ctrl-C or SIGTERM here ends the whole group in order, then raises.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    with terminated_like_interrupted(), log.open("ab") as output:
         child = subprocess.Popen(
             command,
             env=dict(env),
@@ -47,6 +48,20 @@ def run_child(
             raise
         finally:
             watch()
+
+
+@contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM raises ``KeyboardInterrupt`` inside the block, so both ends take the same way."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def stop_group(child: subprocess.Popen[bytes]) -> None:

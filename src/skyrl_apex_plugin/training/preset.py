@@ -107,11 +107,14 @@ def _value(key: str, value: Any, places: Mapping[str, str]) -> str:
         raise PresetError(f"{key}={text} needs {place}: give {option}") from error
 
 
-def sample_places(cache: Path) -> dict[str, str]:
-    """The sample world's tasks and the sample model, made once in ``cache``."""
+def sample_places(run_dir: Path) -> dict[str, str]:
+    """The sample world's tasks, written below ``run_dir`` in some seconds, and the sample model.
+
+    Each run has its own tasks: one that starts never changes those of one that runs.
+    """
     from skyrl_apex_miniworld.build import build
     from skyrl_apex_miniworld.tiny_model import checkpoint
 
-    tasks = cache / "miniworld"
+    tasks = run_dir / "world"
     build(tasks)
     return {"tasks": str(tasks), "model": str(checkpoint())}

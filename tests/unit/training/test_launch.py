@@ -38,13 +38,14 @@ def test_output_goes_to_the_log_and_the_status_comes_back(tmp_path: Path) -> Non
     assert (tmp_path / "run" / "log.txt").read_text() == "hello\n"
 
 
-def test_an_interrupt_ends_the_whole_group_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_whole_group_in_order(tmp_path: Path, number: int) -> None:
     log = tmp_path / "log.txt"
 
     def interrupt_when_running() -> None:
         while not log.exists() or not log.read_text().strip():
             time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt_when_running, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
