@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+ENDING = (signal.SIGINT, signal.SIGTERM)
 STOP_SECONDS = (45.0, 10.0)
 """How long the child may take to end after SIGINT, then after SIGTERM; then it is killed."""
 
@@ -44,7 +45,8 @@ def run_child(
                 except subprocess.TimeoutExpired:
                     watch()
         except BaseException:
-            stop_group(child)
+            with undisturbed():
+                stop_group(child)
             raise
         finally:
             watch()
@@ -62,6 +64,18 @@ def terminated_like_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C and SIGTERM do nothing inside the block. A second one comes often (from an impatient
+    user, or because ``make`` passes on what its whole group got) and must not end the clean-up."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def stop_group(child: subprocess.Popen[bytes]) -> None:

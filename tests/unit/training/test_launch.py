@@ -65,6 +65,40 @@ def test_an_interrupt_ends_the_whole_group_in_order(tmp_path: Path, number: int)
     assert not _runs(grandchild)
 
 
+SLOW = """
+import time
+print("ready", flush=True)
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    time.sleep(1.5)
+    print("ended its trials", flush=True)
+"""
+
+
+def test_a_second_interrupt_does_not_end_the_clean_up(tmp_path: Path) -> None:
+    """``make`` passes on a signal that its whole group got already."""
+    log = tmp_path / "log.txt"
+
+    def interrupt_twice() -> None:
+        while not log.exists() or not log.read_text().strip():
+            time.sleep(0.05)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+            time.sleep(0.5)
+
+    threading.Thread(target=interrupt_twice, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_child(
+            [sys.executable, "-c", SLOW],
+            env=dict(os.environ),
+            log=log,
+            watch=lambda: None,
+            poll_seconds=0.05,
+        )
+    assert log.read_text().splitlines() == ["ready", "ended its trials"]
+
+
 def _runs(pid: int) -> bool:
     state = subprocess.run(
         ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
