@@ -34,8 +34,10 @@ setup: bubblewrap $(VENV) $(HARBOR26)
 smoke: bubblewrap $(VENV)
 	.venv/bin/skyrl-apex train --preset smoke
 
+# Only unit tests share the cores: the others measure, or start whole runs themselves.
 test: setup lint
-	$(PYTEST) -m "not full" -q
+	$(PYTEST) -q -m "not full" -n 2 tests/unit
+	$(PYTEST) -q -m "not full" --ignore tests/unit
 
 test-full: setup lint
 	$(PYTEST) -q
