@@ -6,11 +6,30 @@ at any other: it would change what is sampled. Fields unknown to vllm's API are 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from .decoding import Decoding
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0, None),
+    "presence_penalty": (0, None),
+    "repetition_penalty": (1, None),
+    "logit_bias": (None, {}),
+    "allowed_token_ids": (None,),
+    "bad_words": (None, []),
+    "best_of": (1, None),
+    "use_beam_search": (False, None),
+    "structured_outputs": (None,),
+    "response_format": (None, {"type": "text"}),
+    "stream": (False, None),
+    "echo": (False, None),
+    "suffix": (None,),
+    "features": (None,),
+    "truncate_prompt_tokens": (None,),
+}
+"""Parameters that the engine does not have, with the values at which they mean nothing."""
 
 
 class ApiError(Exception):
@@ -33,24 +52,6 @@ class SamplingFields(BaseModel):
     """Sampling parameters that all bodies share."""
 
     model_config = ConfigDict(extra="ignore")
-
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "frequency_penalty": (0, None),
-        "presence_penalty": (0, None),
-        "repetition_penalty": (1, None),
-        "logit_bias": (None, {}),
-        "allowed_token_ids": (None,),
-        "bad_words": (None, []),
-        "best_of": (1, None),
-        "use_beam_search": (False, None),
-        "structured_outputs": (None,),
-        "response_format": (None, {"type": "text"}),
-        "stream": (False, None),
-        "echo": (False, None),
-        "suffix": (None,),
-        "features": (None,),
-        "truncate_prompt_tokens": (None,),
-    }
 
     n: int = Field(default=1, ge=1)
     temperature: float | None = Field(default=1.0, ge=0)
@@ -185,6 +186,6 @@ class UpdateInfo(BaseModel):
 
 def refuse_unsupported(body: dict[str, Any]) -> None:
     """Raise :class:`ApiError` for a parameter the engine lacks, given at a meaningful value."""
-    for name, meaningless in SamplingFields.neutral.items():
+    for name, meaningless in NEUTRAL.items():
         if name in body and body[name] not in meaningless:
             raise ApiError(f"{name}={body[name]!r} is not supported by the CPU engine", param=name)
