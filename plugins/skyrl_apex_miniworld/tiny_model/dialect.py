@@ -82,7 +82,7 @@ def train_tokenizer(demonstrations: Iterable[Demonstration]) -> PreTrainedTokeni
     )
     tokenizer.train_from_iterator(_texts(demonstrations), trainer)
     tokenizer.add_tokens([AddedToken(marker, normalized=False) for marker in MARKERS])
-    wrapped = PreTrainedTokenizerFast(
+    wrapped: PreTrainedTokenizerFast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
@@ -130,8 +130,8 @@ class Dialect:
         self.tokenizer = tokenizer
         self.tools = offered_tools()
         self._renderer = Qwen3Renderer(tokenizer, Qwen3RendererConfig())
-        self.padding: int = tokenizer.convert_tokens_to_ids("<|endoftext|>")
-        self._stop: int = tokenizer.convert_tokens_to_ids("<|im_end|>")
+        self.padding: int = tokenizer.vocab["<|endoftext|>"]
+        self._stop: int = tokenizer.vocab["<|im_end|>"]
 
     def prompt(self, system: str, user: str) -> list[int]:
         """Tokens before the first turn."""
