@@ -76,7 +76,7 @@ class TinkerSampler:
         if (base_model is None) == (model_path is None):
             raise ValueError(f"give one of base_model={base_model!r} and model_path={model_path!r}")
         try:
-            import tinker
+            import tinker  # type: ignore[import-not-found]
         except ImportError as error:
             raise ImportError("the sampler 'tinker' needs: pip install tinker==0.24.1") from error
         self._tinker: Any = tinker

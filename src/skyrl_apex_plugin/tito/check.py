@@ -138,11 +138,12 @@ def _compare(
 ) -> Boundary:
     if stream == whole:
         return Boundary(name, turn, Status.EXACT, len(added))
-    if whole[-len(added) :] == added:
+    # With the token before it, a lost or doubled token at the seam shows too.
+    end = len(added) + 1
+    if whole[-end:] == stream[-end:]:
         detail = probes.first_difference(tokenizer, whole, stream)
         return Boundary(name, turn, Status.APPENDED, len(added), detail)
-    # Both end alike if they are right: the difference that counts is the first in that end.
-    detail = probes.first_difference(tokenizer, whole[-len(added) :], added)
+    detail = probes.first_difference(tokenizer, whole[-end:], stream[-end:])
     return Boundary(name, turn, Status.DIFFERS, len(added), f"in what was appended, {detail}")
 
 

@@ -111,7 +111,7 @@ def test_what_is_appended_does_not_depend_on_what_was_sampled(
     case: tuple[Any, Renderer, ToolCatalogue], data: st.DataObject
 ) -> None:
     """Any stream that ends in the stop token is kept and continued as the plainest turn is."""
-    tokenizer, renderer, tools = case
+    tokenizer, renderer, _ = case
     question = [{"role": "user", "content": "?"}]
     following = [{"role": "user", "content": data.draw(OBSERVED)}]
     plain = tokenizer.encode("Four.", add_special_tokens=False)
