@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ from .outcomes import GRADED
 if TYPE_CHECKING:
     from harbor.models.trial.config import TrialConfig
     from harbor.models.trial.result import TrialResult
+
+    from skyrl_apex_plugin.agent.record import TrialOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -78,42 +80,59 @@ def read_ended_trial(
     attempt: Attempt, result: TrialResult | None, error: Exception | None, total_seconds: float
 ) -> EndedTrial:
     """What the files of a trial's directory and harbor's result say of it. Blocks on files."""
-    from skyrl_apex_plugin.agent.record import read_outcome
     from skyrl_apex_plugin.grading.verdict_file import read_verdict
 
-    record = read_outcome(attempt.trial_dir)
-    error_type, error_message = _harbor_error(result, error)
-    if record is None:
-        outcome, answer, seconds = Outcome.SETUP_ERROR, None, {}
-    else:
-        outcome, answer, seconds = record.outcome, record.answer, dict(record.seconds)
-        if record.error_type or outcome is not Outcome.COMPLETE:
-            error_type = record.error_type or error_type
-            error_message = record.error_message or error_message
-    verdict = read_verdict(attempt.trial_dir) if outcome in GRADED else None
-    if outcome in GRADED and (verdict is None or verdict.score is None):
-        outcome = Outcome.VERIFIER_ERROR
-        if verdict is not None:
-            error_type, error_message = "VerifierError", verdict.error
-    trajectory = None
+    verdict, trajectory = None, None
+    ending = _ending(attempt, result, error)
     try:
-        trajectory = _trajectory(attempt, outcome, answer, verdict)
+        verdict = read_verdict(attempt.trial_dir) if ending.outcome in GRADED else None
+        if ending.outcome in GRADED and (verdict is None or verdict.score is None):
+            reason = verdict.error if verdict is not None else ending.error_message
+            ending = replace(ending, outcome=Outcome.VERIFIER_ERROR, error_message=reason)
+        trajectory = _trajectory(attempt, ending, verdict)
     except TokenError as fault:
-        outcome, error_type, error_message = Outcome.TOKEN_ERROR, type(fault).__name__, str(fault)
+        ending = _ended_by(fault, Outcome.TOKEN_ERROR)
+    except ValueError as fault:  # a verdict that cannot be read
+        ending = _ended_by(fault, Outcome.VERIFIER_ERROR)
     return EndedTrial(
         task=attempt.task,
-        outcome=outcome,
+        outcome=ending.outcome,
         attempt=attempt.number,
-        error_type=error_type,
-        error_message=error_message,
+        error_type=ending.error_type,
+        error_message=ending.error_message,
         trajectory=trajectory,
         verdict=verdict,
-        seconds={**seconds, **_harbor_seconds(result), "total": total_seconds},
+        seconds={**ending.seconds, **_harbor_seconds(result), "total": total_seconds},
     )
 
 
+def _ending(attempt: Attempt, result: TrialResult | None, error: Exception | None) -> TrialOutcome:
+    """How the agent says that it ended, with harbor's reason where it gives none. An agent that
+    says nothing never came to run."""
+    from skyrl_apex_plugin.agent.record import TrialOutcome, read_outcome
+
+    try:
+        record = read_outcome(attempt.trial_dir)
+    except ValueError as fault:
+        return _ended_by(fault, Outcome.SETUP_ERROR)
+    error_type, error_message = _harbor_error(result, error)
+    if record is None:
+        record = TrialOutcome(outcome=Outcome.SETUP_ERROR)
+    return replace(
+        record,
+        error_type=record.error_type or error_type,
+        error_message=record.error_message or error_message,
+    )
+
+
+def _ended_by(fault: Exception, outcome: Outcome) -> TrialOutcome:
+    from skyrl_apex_plugin.agent.record import TrialOutcome
+
+    return TrialOutcome(outcome=outcome, error_type=type(fault).__name__, error_message=str(fault))
+
+
 def _trajectory(
-    attempt: Attempt, outcome: Outcome, answer: str | None, verdict: Verdict | None
+    attempt: Attempt, ending: TrialOutcome, verdict: Verdict | None
 ) -> Trajectory | None:
     """The token record; ``None`` for a trial that ended before its first token.
 
@@ -124,15 +143,15 @@ def _trajectory(
 
     path = attempt.trial_dir / TOKENS
     if not path.exists():
-        if outcome in GRADED:
+        if ending.outcome in GRADED:
             raise TokenError(
                 f"{path}: no token record. Training needs an agent in TITO mode that writes one"
             )
         return None
     return TokenLedger.load(path).to_trajectory(
         task=attempt.task,
-        outcome=outcome,
-        answer=answer,
+        outcome=ending.outcome,
+        answer=ending.answer,
         verdict=verdict,
         max_context=attempt.max_context,
     )
