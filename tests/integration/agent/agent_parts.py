@@ -118,13 +118,16 @@ class Run:
 
     async def __call__(self, *turns: str, **kwargs: Any) -> Any:
         instruction = self.model.play(*turns)
-        (self.task_dir / "environment").mkdir(parents=True, exist_ok=True)
-        (self.task_dir / "instruction.md").write_text(instruction)
-        (self.trial_dir / "agent").mkdir(parents=True, exist_ok=True)
+        self.make_task(instruction)
         agent = self.agent(**kwargs)
         await agent.setup(self.environment)
         await agent.run(instruction, self.environment, self.context)
         return self.outcome()
+
+    def make_task(self, instruction: str) -> None:
+        (self.task_dir / "environment").mkdir(parents=True, exist_ok=True)
+        (self.task_dir / "instruction.md").write_text(instruction)
+        (self.trial_dir / "agent").mkdir(parents=True, exist_ok=True)
 
     def outcome(self) -> TrialOutcome | None:
         return read_outcome(self.trial_dir)
@@ -151,6 +154,17 @@ class Run:
 
     def ledger_text(self) -> str:
         return self.ledger.debug_text(load_tokenizer(str(self.model.tokenizer)))
+
+
+def make_tokenizer(path: Path) -> Path:
+    """A small tokenizer of the Qwen3 form, made in a second."""
+    from itertools import islice
+
+    from skyrl_apex_miniworld.tiny_model.demonstrations import demonstrations
+    from skyrl_apex_miniworld.tiny_model.dialect import train_tokenizer
+
+    train_tokenizer(islice(demonstrations("agent tests"), 100)).save_pretrained(path)
+    return path
 
 
 @contextlib.contextmanager

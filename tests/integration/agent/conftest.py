@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from agent_parts import Gateway, Model, Run, served
+from agent_parts import Gateway, Model, Run, make_tokenizer, served
 from fault_proxy import FaultProxy
 
 
@@ -23,15 +23,7 @@ def gateway() -> Iterator[Gateway]:
 
 @pytest.fixture(scope="session")
 def tokenizer_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small tokenizer of the Qwen3 form, made in a second."""
-    from itertools import islice
-
-    from skyrl_apex_miniworld.tiny_model.demonstrations import demonstrations
-    from skyrl_apex_miniworld.tiny_model.dialect import train_tokenizer
-
-    path = tmp_path_factory.mktemp("tokenizer")
-    train_tokenizer(islice(demonstrations("agent tests"), 100)).save_pretrained(path)
-    return path
+    return make_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture(scope="session")
