@@ -53,6 +53,15 @@ class ApexModalEnvironment(ModalEnvironment):  # type: ignore[misc]
     :param starts_per_second: how many may begin to start in a second.
     """
 
+    optional_env = (
+        "MODAL_TOKEN_ID",
+        "MODAL_TOKEN_SECRET",
+        "MODAL_ENVIRONMENT",
+        "MODAL_PROFILE",
+        "MODAL_CONFIG_PATH",
+    )
+    """Forwarded to workers when set; without a token Modal's own file of the user counts."""
+
     def __init__(
         self,
         environment_dir: Path,

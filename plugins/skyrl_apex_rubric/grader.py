@@ -12,7 +12,7 @@ from typing import Any, Literal
 from skyrl_apex_hookspecs import CriterionResult, FinishedTrial, Verdict, VerifierError
 
 from .cache import JudgementCache
-from .endpoint import PermanentFault, make_endpoint
+from .endpoint import DEFAULT_MODEL, PermanentFault, make_endpoint
 from .judge import Judge, JudgeFailed, Patience, Usage
 from .prompt import Judgement, question
 from .rubric import Criterion, load_rubric
@@ -58,6 +58,20 @@ class RubricGrader:
     :param longest_file: characters of one changed file that a judge sees.
     :param snapshot: path of the first snapshot inside the sandbox.
     """
+
+    optional_env = ("GRADING_MODEL",)
+
+    @staticmethod
+    def needed_env(
+        env: Mapping[str, str], *, judges: Sequence[Mapping[str, Any]] = ({},), **_: Any
+    ) -> list[str]:
+        """Keys of the judges: the one that each names, else Google's for a Gemini model."""
+        keys = []
+        for judge in judges:
+            model = judge.get("model") or env.get("GRADING_MODEL") or DEFAULT_MODEL
+            google = model.startswith("gemini/") and not judge.get("base_url")
+            keys.append(judge.get("api_key_env") or ("GOOGLE_API_KEY" if google else None))
+        return [key for key in keys if key]
 
     def __init__(
         self,

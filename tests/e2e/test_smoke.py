@@ -23,9 +23,9 @@ STEPS = 2
 
 def start(run_dir: Path, *settings: str) -> subprocess.Popen[str]:
     """The command in a session of its own, marked so that whatever it leaves can be found."""
+    command = [sys.executable, "-m", "skyrl_apex_plugin.cli.main", "train", "--preset", "smoke"]
     return subprocess.Popen(
-        [sys.executable, "-m", "skyrl_apex_plugin.cli.main", "train", "--preset", "smoke"]
-        + ["--run-dir", str(run_dir), *settings],
+        [*command, "--run-dir", str(run_dir), *settings],
         env={**os.environ, MARK: str(run_dir), "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -145,6 +145,7 @@ def _watch(
 
     from skyrl_apex_plugin.training.launch import run_child
     from skyrl_apex_plugin.training.progress import RunView
+    from skyrl_apex_plugin.training.report import evaluation_report
 
     console = Console()
     log = run_dir / "log.txt"
@@ -158,6 +159,8 @@ def _watch(
         lines = log.read_text(errors="replace").splitlines()[-30:]
         click.echo("\n".join(lines), err=True)
         raise click.ClickException(f"SkyRL ended with status {status}. The whole log: {log}")
+    if view.evaluations:
+        click.echo(evaluation_report(view.evaluations[-1]))
     click.echo(f"run record   {run_dir}")
     for path in _checkpoints(run_dir):
         click.echo(f"checkpoint   {path}")

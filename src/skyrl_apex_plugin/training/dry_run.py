@@ -87,7 +87,7 @@ def _keys(
     cfg: ApexTrainConfig, directories: Sequence[Path], environment: Mapping[str, str]
 ) -> DryCheck:
     try:
-        needed = needed_keys(directories, plugins=plugin_classes(cfg.apex))
+        needed = needed_keys(directories, plugins=plugin_classes(cfg.apex), env=environment)
         found = require_keys(needed, environment)
     except ValueError as error:
         return DryCheck("failed", "keys", str(error))

@@ -46,12 +46,16 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def needed_keys(
-    task_dirs: Iterable[Path], *, plugins: Iterable[tuple[type, Mapping[str, Any]]] = ()
+    task_dirs: Iterable[Path],
+    *,
+    plugins: Iterable[tuple[type, Mapping[str, Any]]] = (),
+    env: Mapping[str, str],
 ) -> dict[str, list[str]]:
     """Key to those that need it: task directories, and plugin classes.
 
     A task needs what its ``archipelago.json`` lists and what its ``task.toml`` refers to without
-    a default. A plugin class may have ``needed_env(**kwargs) -> Iterable[str]``.
+    a default. A plugin class may have ``needed_env(env, **kwargs) -> Iterable[str]``: which keys
+    it needs may depend on others, such as one that names a model.
     """
     needed: dict[str, list[str]] = defaultdict(list)
     for directory in task_dirs:
@@ -59,7 +63,7 @@ def needed_keys(
             needed[key].append(str(directory))
     for cls, kwargs in plugins:
         ask = getattr(cls, "needed_env", None)
-        for key in ask(**kwargs) if ask is not None else ():
+        for key in ask(env, **kwargs) if ask is not None else ():
             needed[key].append(f"{cls.__module__}:{cls.__qualname__}")
     return dict(needed)
 
@@ -87,6 +91,14 @@ def plugin_classes(apex: Any) -> list[tuple[type, Mapping[str, Any]]]:
     if apex.sampler.name != "embedded":  # its keyword arguments are those of the engine
         chosen.append((resolve("sampler", apex.sampler.name), apex.sampler.kwargs))
     return chosen
+
+
+def optional_keys(
+    plugins: Iterable[tuple[type, Mapping[str, Any]]], env: Mapping[str, str]
+) -> dict[str, str]:
+    """What plugin classes use when it is set (their ``optional_env``), with its values."""
+    names = {name for cls, _ in plugins for name in getattr(cls, "optional_env", ())}
+    return {name: env[name] for name in sorted(names & env.keys())}
 
 
 def require_keys(needed: Mapping[str, Iterable[str]], env: Mapping[str, str]) -> dict[str, str]:

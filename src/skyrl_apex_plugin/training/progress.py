@@ -63,6 +63,8 @@ class RunView:
         self._live = Live(self._spinner, console=console, refresh_per_second=4, transient=True)
         self.steps: list[tuple[int, Metrics]] = []
         """Finished steps with their metrics."""
+        self.evaluations: list[Metrics] = []
+        """Metrics of each evaluation."""
 
     def __enter__(self) -> RunView:
         self._live.start()
@@ -94,6 +96,7 @@ class RunView:
             self.steps.append((step, known))
             self._live.console.print(step_table(step, self._steps, known))
         if any(key.startswith("eval/all/apex/") for key in metrics):
+            self.evaluations.append(metrics)
             self._live.console.print(evaluation_line(step, known))
 
     def _status(self) -> str:

@@ -25,7 +25,7 @@ from skyrl_apex_plugin.discovery.generators import (
 from .cluster import initialize_ray
 from .config import ApexTrainConfig
 from .experiment import is_embedded, prepare_config
-from .keys import needed_keys, plugin_classes, require_keys
+from .keys import needed_keys, optional_keys, plugin_classes, require_keys
 from .running import run_to_the_end
 
 
@@ -70,8 +70,9 @@ def forwarded_keys(cfg: ApexTrainConfig, sources: list[str] | None = None) -> di
     cache = Path(tasks.cache_dir).expanduser() if tasks.cache_dir else None
     dataset = TaskDataset(sources, cache_dir=cache, where=tasks.where)
     directories = [Path(dataset[i]["env_extras"]["task_dir"]) for i in range(len(dataset))]
-    needed = needed_keys(directories, plugins=plugin_classes(cfg.apex))
-    return require_keys(needed, os.environ)
+    plugins = plugin_classes(cfg.apex)
+    needed = needed_keys(directories, plugins=plugins, env=os.environ)
+    return {**optional_keys(plugins, os.environ), **require_keys(needed, os.environ)}
 
 
 if __name__ == "__main__":

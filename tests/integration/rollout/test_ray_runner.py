@@ -112,7 +112,7 @@ async def test_cancelling_waits_for_the_clean_up_in_the_worker(runner: Any, tmp_
     built = runner(max_concurrent=1, trials_per_worker=1, worker_cpus=0.5)
     try:
         going = asyncio.create_task(built.run(attempt("wait")))
-        while not (tmp_path / "wait.started").exists():
+        while not (tmp_path / "wait.started").exists():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.05)
         going.cancel()
         with pytest.raises(asyncio.CancelledError):

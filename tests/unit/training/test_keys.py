@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from skyrl_apex_plugin.training.keys import (
     MissingKeys,
     needed_keys,
+    optional_keys,
     read_env_file,
     require_keys,
 )
@@ -27,7 +28,7 @@ def task(folder: Path, name: str, toml: str = "", keys: str = "[]") -> Path:
 def test_a_missing_key_is_named_for_every_task_that_needs_it(tmp_path: Path) -> None:
     first = task(tmp_path, "first", '[verifier.env]\nKEY = "${KEY}"\nFREE = "${FREE:-none}"')
     second = task(tmp_path, "second", keys='["KEY", "OTHER"]')
-    needed = needed_keys([first, second])
+    needed = needed_keys([first, second], env={})
     with pytest.raises(MissingKeys) as caught:
         require_keys(needed, {})
     assert caught.value.keys == ["KEY", "OTHER"]
@@ -36,17 +37,22 @@ def test_a_missing_key_is_named_for_every_task_that_needs_it(tmp_path: Path) -> 
 
 
 def test_present_keys_are_returned_and_nothing_else(tmp_path: Path) -> None:
-    needed = needed_keys([task(tmp_path, "one", keys='["KEY"]')])
+    needed = needed_keys([task(tmp_path, "one", keys='["KEY"]')], env={})
     assert require_keys(needed, {"KEY": "", "HOME": "/root"}) == {"KEY": ""}
 
 
 def test_a_plugin_says_what_it_needs() -> None:
     class Judge:
-        @staticmethod
-        def needed_env(model: str = "gemini") -> Iterable[str]:
-            return [f"{model.upper()}_KEY"]
+        optional_env = ("JUDGE_URL", "JUDGE_PROFILE")
 
-    assert list(needed_keys([], plugins=[(Judge, {"model": "acme"})])) == ["ACME_KEY"]
+        @staticmethod
+        def needed_env(env: Mapping[str, str], model: str | None = None) -> Iterable[str]:
+            return [f"{(model or env['JUDGE_MODEL']).upper()}_KEY"]
+
+    env = {"JUDGE_MODEL": "acme", "JUDGE_URL": "http://x"}
+    assert list(needed_keys([], plugins=[(Judge, {})], env=env)) == ["ACME_KEY"]
+    assert list(needed_keys([], plugins=[(Judge, {"model": "b"})], env=env)) == ["B_KEY"]
+    assert optional_keys([(Judge, {})], env) == {"JUDGE_URL": "http://x"}
 
 
 @pytest.mark.parametrize("value", ["a b;$(id)", "`id`", "$HOME", "x'y", "über", "${OTHER}"])
