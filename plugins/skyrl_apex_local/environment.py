@@ -114,7 +114,10 @@ class LocalEnvironment(BaseEnvironment):
     @classmethod
     @override
     def preflight(cls, kwargs: dict[str, Any] | None = None) -> None:
-        find_bwrap((kwargs or {}).get("bwrap"))
+        try:
+            find_bwrap((kwargs or {}).get("bwrap"))
+        except FileNotFoundError as error:
+            raise SystemExit(str(error)) from error  # harbor's way to end before any trial
 
     @classmethod
     async def leftovers(cls) -> list[Leftover]:

@@ -16,9 +16,9 @@ from skyrl_apex_sandbox_kit import start_or_undo
 
 from . import cgroups, wire
 from .disk import watch
+from .host_privileges import HostPrivileges
 from .images import Image
 from .output import OutputPipe
-from .privileges_host import HostPrivileges
 from .rootfs import give_to, plan_root
 from .state import SandboxState
 from .template_client import Template, open_request, python_paths, running_template

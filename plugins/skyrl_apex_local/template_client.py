@@ -71,9 +71,12 @@ class Template:
         with open_request(self.channel, b"F") as conn:
             await wire.send_async(conn, request, fds)
             try:
-                answer = await wire.receive_async(conn)
-            except wire.ConnectionLost:
-                raise TemplateError("the supervisor died while entering the sandbox") from None
+                async with asyncio.timeout(START_TIMEOUT_SEC):
+                    answer = await wire.receive_async(conn)
+            except (wire.ConnectionLost, TimeoutError) as error:
+                raise TemplateError(
+                    f"the supervisor did not enter the sandbox: {error or 'it died'}"
+                ) from error
         if "error" in answer:
             raise TemplateError(answer["error"])
 

@@ -51,6 +51,8 @@ def test_missing_bubblewrap_is_refused_with_the_command_that_installs_it(
     monkeypatch.setenv("APEX_BWRAP", "/nowhere/bwrap")
     with pytest.raises(FileNotFoundError, match="apt-get install -y bubblewrap"):
         find_bwrap()
+    with pytest.raises(SystemExit, match="apt-get install -y bubblewrap"):
+        LocalEnvironment.preflight()
 
 
 async def test_the_option_names_another_bubblewrap(bwrap: str, tmp_path: Path) -> None:
