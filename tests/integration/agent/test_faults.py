@@ -75,7 +75,7 @@ async def test_every_action_runs_at_most_once(
         prepare={"gateway_url": f"http://127.0.0.1:{proxy.port}"},
         # Only stalls are waited for; anything else must not look like one on a busy machine.
         tool_timeout_sec=3.0 if fault.startswith("stall") else 30.0,
-        reconnect_timeout_sec=10.0,
+        reconnect_timeout_sec=60.0,
     )
     assert (outcome.outcome, outcome.answer) == (Outcome.COMPLETE, "Finished.")
 

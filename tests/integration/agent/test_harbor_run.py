@@ -21,6 +21,7 @@ from skyrl_apex_plugin.tito.ledger import TokenLedger
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="archipelago-local needs bubblewrap"),
 ]
 
@@ -75,7 +76,7 @@ class HarborRun:
             *("--agent", "archipelago", "--env", "archipelago-local", "--path", tasks),
             *("--jobs-dir", self._folder / "jobs", "--n-concurrent", "2", "--quiet"),
             *options,
-            timeout=280,
+            timeout=550,
             APEX_IMAGES_DIR=str(self._world.images),
             **variables,
         )
