@@ -16,7 +16,7 @@ from py_compile import PycInvalidationMode
 
 from skyrl_apex_miniworld import __version__, gateway
 from skyrl_apex_miniworld.company import Company, draw_company
-from skyrl_apex_miniworld.gateway.documents import write_parsed
+from skyrl_apex_miniworld.gateway.documents import OFFICE_SUFFIXES, write_parsed
 from skyrl_apex_miniworld.gateway.launch import BUNDLED_COMMAND
 from skyrl_apex_miniworld.paperwork import write_company
 from skyrl_apex_miniworld.tasks import ALLOWED_TOOLS, SERVERS, WorldTask, draw_tasks, write_task
@@ -73,13 +73,9 @@ def build(out: Path, *, seed: int = DEFAULT_SEED, images: Path | None = None) ->
     with tempfile.TemporaryDirectory(dir=_made(out), prefix=".build-") as scratch:
         image_directory = Path(scratch) / "image"
         _write_image(image_directory, [train, held_out])
-        image = f"miniworld:{__version__}-{_digest([train, held_out], image_directory)}"
+        image = f"miniworld:{__version__}-{_digest(image_directory)}"
         installed = (images or images_directory()) / image.replace("/", "@").replace(":", "@")
-        _made(installed.parent)
-        if (
-            not installed.exists()
-        ):  # running sandboxes may stand on it, and its name says what it holds
-            _replace(shutil.copytree(image_directory, Path(scratch) / "installed"), installed)
+        _install(shutil.copytree(image_directory, Path(scratch) / "installed"), installed)
         _replace(image_directory, out / "image")
         written = {}
         for name, split in (("train", train), ("heldout", held_out)):
@@ -140,15 +136,29 @@ def _write_server(target: Path) -> None:
     )
 
 
-def _digest(splits: Iterable[Split], image: Path) -> str:
-    """Names what an image holds: companies and tasks as drawn, and the server's source.
-
-    The documents themselves do not count; archives carry the time they were made.
-    """
-    digest = hashlib.sha256(repr(splits).encode())
-    for path in sorted((image / "app/server").rglob("*.py")):
-        digest.update(f"{path.relative_to(image)}\0".encode() + path.read_bytes())
+def _digest(image: Path) -> str:
+    """Names what an image holds. Of office documents only what is read from them counts: the
+    files carry the time at which they were made."""
+    digest = hashlib.sha256()
+    for path in sorted(image.rglob("*")):
+        if path.name == "parsed.json":
+            content = sorted(map(repr, json.loads(path.read_bytes()).values()))
+            digest.update("\n".join(content).encode())
+        elif path.is_file() and path.suffix not in (".pyc", *OFFICE_SUFFIXES):
+            digest.update(f"{path.relative_to(image)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def _install(image: Path, target: Path) -> None:
+    """Put an image into place, unless it is there already: its name says what it holds, and
+    running sandboxes may stand on it."""
+    if target.exists():
+        return
+    try:
+        os.replace(image, _made(target.parent) / target.name)
+    except OSError:
+        if not target.exists():  # else another build was faster
+            raise
 
 
 def _made(directory: Path) -> Path:

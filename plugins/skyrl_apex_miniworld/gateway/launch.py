@@ -54,10 +54,10 @@ def check_apps(body: Any) -> JsonObject:
 
 
 def launch(servers: Mapping[str, JsonObject], world: World, retry_seconds: float) -> Launch:
-    """Start all servers; one that fails is tried again for up to ``retry_seconds``."""
+    """Start all servers; those that fail are tried again for up to ``retry_seconds``."""
     result = Launch()
     waiting = dict(servers)
-    deadline = time.monotonic() + retry_seconds
+    deadline = None
     attempts, pause = 0, _FIRST_PAUSE_S
     while True:
         attempts += 1
@@ -69,6 +69,7 @@ def launch(servers: Mapping[str, JsonObject], world: World, retry_seconds: float
             else:
                 result.failed.pop(name, None)
                 del waiting[name]
+        deadline = deadline or time.monotonic() + retry_seconds
         if not waiting or time.monotonic() + pause > deadline:
             break
         time.sleep(pause)
