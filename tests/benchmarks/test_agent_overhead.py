@@ -23,7 +23,7 @@ import pytest
 from skyrl_apex_hookspecs import Sample, SamplingParams, TurnFinished, hookimpl
 from skyrl_apex_plugin.discovery import plugin_manager
 
-pytestmark = pytest.mark.benchmark
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(900)]
 
 TOOLS, TURNS, TRIALS = 40, 40, 64
 TURN_CPU_LIMIT_MS = 5.0
