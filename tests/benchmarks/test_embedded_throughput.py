@@ -12,7 +12,8 @@ from transformers import Qwen3ForCausalLM
 
 from skyrl_apex_plugin.embedded.decoding import Decoding
 from skyrl_apex_plugin.embedded.model import Qwen3
-from skyrl_apex_plugin.embedded.scheduler import Limits, Request, Scheduler
+from skyrl_apex_plugin.embedded.request import Request
+from skyrl_apex_plugin.embedded.scheduler import Limits, Scheduler
 
 pytestmark = pytest.mark.benchmark
 

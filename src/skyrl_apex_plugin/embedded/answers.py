@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from .chat import parse_message
 from .decoding import Choice
 from .protocol import ChatBody, CompletionBody, GenerateBody, SamplingFields
-from .scheduler import Request
+from .request import Request
 
 
 @dataclass(frozen=True, slots=True)

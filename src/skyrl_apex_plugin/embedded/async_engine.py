@@ -15,7 +15,8 @@ from enum import StrEnum
 
 import torch
 
-from .scheduler import Request, Scheduler
+from .request import Request
+from .scheduler import Scheduler
 from .transfer import TransferGroup, WeightMetadata
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from .protocol import (
     TokenizeBody,
     refuse_unsupported,
 )
-from .scheduler import Request
+from .request import Request
 from .wire import ClientGone, disconnected, parse, read_json
 
 

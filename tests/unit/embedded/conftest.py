@@ -11,7 +11,8 @@ import torch
 
 from skyrl_apex_plugin.embedded.decoding import Decoding
 from skyrl_apex_plugin.embedded.model import Qwen3
-from skyrl_apex_plugin.embedded.scheduler import Limits, Request, Scheduler
+from skyrl_apex_plugin.embedded.request import Request
+from skyrl_apex_plugin.embedded.scheduler import Limits, Scheduler
 
 torch.set_num_threads(1)  # these models are smaller than the cost of waking a second thread
 

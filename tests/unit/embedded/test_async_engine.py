@@ -13,7 +13,8 @@ from skyrl_apex_plugin.embedded.async_engine import (
     PauseMode,
     WeightUpdateError,
 )
-from skyrl_apex_plugin.embedded.scheduler import Request, Scheduler
+from skyrl_apex_plugin.embedded.request import Request
+from skyrl_apex_plugin.embedded.scheduler import Scheduler
 
 Ask = Callable[..., Request]
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
-from skyrl_apex_plugin.embedded.scheduler import Request, Scheduler
+from skyrl_apex_plugin.embedded.request import Request
+from skyrl_apex_plugin.embedded.scheduler import Scheduler
 
 Ask = Callable[..., Request]
 Finish = Callable[[Scheduler], list[Request]]
