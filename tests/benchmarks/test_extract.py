@@ -42,6 +42,7 @@ def plain_loop(shard: Path, out: Path) -> None:
 
 
 @pytest.mark.benchmark
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "tasks", [pytest.param(200, id="sample"), pytest.param(2000, id="all", marks=pytest.mark.full)]
 )
@@ -49,7 +50,8 @@ def test_at_least_one_and_a_half_times_as_fast(tmp_path: Path, tasks: int) -> No
     shard = tmp_path / "shard.parquet"
     write_shard(shard, ((f"t{number}", archive(number)) for number in range(tasks)))
     seconds: dict[str, float] = {"plain": 0.0, "extract": 0.0}
-    for turn in range(2):  # one after the other, so that a busy spell of the machine hits both
+    turns = 2 if tasks < 1000 else 1
+    for turn in range(turns):  # one after the other, so that a busy spell of the machine hits both
         for name in seconds:
             started = time.perf_counter()
             if name == "plain":
@@ -57,7 +59,7 @@ def test_at_least_one_and_a_half_times_as_fast(tmp_path: Path, tasks: int) -> No
             else:
                 assert extract([shard], tmp_path / name).extracted == tasks
             seconds[name] += time.perf_counter() - started
-            if turn == 0:
+            if turn + 1 < turns:
                 shutil.rmtree(tmp_path / name)
     ratio = seconds["plain"] / seconds["extract"]
     print(f"\n{tasks} tasks of {FILES} files: {seconds}, {ratio:.1f} times as fast")
