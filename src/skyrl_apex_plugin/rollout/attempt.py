@@ -42,7 +42,7 @@ class Attempt:
 
     @property
     def trial_dir(self) -> Path:
-        return Path(self.config.trials_dir) / self.config.trial_name
+        return Path(self.config.trials_dir, self.config.trial_name)
 
 
 async def run_attempt(attempt: Attempt) -> EndedTrial:

@@ -79,7 +79,7 @@ class RayRunner:
         return min(range(len(self._workers)), key=self._load.__getitem__)
 
     async def _run_on(self, index: int, attempt: Attempt) -> EndedTrial:
-        worker = self._workers[index]
+        worker: Any = self._workers[index]
         if worker is None:
             worker = self._workers[index] = self._actor_class.remote()
         reference = worker.run.remote(attempt)

@@ -1,0 +1,64 @@
+"""What is looked at before a step trains."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from skyrl_apex_plugin.tito.logprob_gate import LogprobMismatch
+from skyrl_apex_plugin.training.config import GateConfig
+from skyrl_apex_plugin.training.gate import LogprobGate
+from skyrl_apex_plugin.training.trainer import TooManyFailures, refuse_failed_step
+
+MASK = torch.tensor([[1, 1, 1, 1, 0, 0, 1, 1, 1, 1]] * 4)
+STORED = torch.where(MASK > 0, torch.linspace(-3.0, -0.1, 10), torch.zeros(10))
+
+
+def batch(mask: torch.Tensor = MASK) -> dict[str, torch.Tensor]:
+    return {"rollout_logprobs": STORED, "loss_mask": mask}
+
+
+def test_a_step_with_too_many_failures_is_refused_with_their_outcomes() -> None:
+    metrics = {
+        "apex/sum/trials/ended": 8.0,
+        "apex/sum/trials/failed": 5.0,
+        "apex/sum/outcome/setup_error": 5.0,
+        "apex/sum/outcome/complete": 3.0,
+    }
+    with pytest.raises(TooManyFailures, match=r"step 7: 5 of 8 .*'setup_error': 5"):
+        refuse_failed_step(metrics, limit=0.5, step=7)
+    refuse_failed_step(metrics, limit=0.7, step=7)
+    refuse_failed_step({}, limit=0.0, step=7)
+
+
+def test_equal_logprobs_pass_and_are_reported() -> None:
+    gate = LogprobGate(GateConfig())
+    assert gate.due()
+    metrics = gate.check(batch(), STORED + 1e-4)
+    assert metrics["apex/gate/mean_abs_diff"] == pytest.approx(1e-4, rel=0.01)
+    assert not gate.due(), "one step by default"
+
+
+def test_every_step_can_be_checked() -> None:
+    gate = LogprobGate(GateConfig(steps=-1))
+    gate.check(batch(), STORED)
+    assert gate.due()
+    assert not LogprobGate(GateConfig(steps=0)).due()
+
+
+def test_other_logprobs_stop_the_step() -> None:
+    with pytest.raises(LogprobMismatch, match="Nothing was trained"):
+        LogprobGate(GateConfig()).check(batch(), STORED * 1.25)
+
+
+def test_a_mask_that_is_late_by_one_stops_the_step() -> None:
+    shifted = torch.cat([torch.zeros(4, 1, dtype=torch.long), MASK[:, :-1]], dim=1)
+    recomputed = torch.where(MASK > 0, STORED, torch.full_like(STORED, -2.0))
+    with pytest.raises(LogprobMismatch, match="loss mask is one token late"):
+        LogprobGate(GateConfig()).check(batch(shifted), recomputed)
+
+
+def test_a_batch_without_trained_tokens_leaves_the_gate_due() -> None:
+    gate = LogprobGate(GateConfig())
+    assert gate.check(batch(torch.zeros_like(MASK)), STORED) == {}
+    assert gate.due()
