@@ -117,21 +117,24 @@ def engine_url() -> Iterator[Callable[[list[int]], str]]:
     servers: list[ThreadingHTTPServer] = []
 
     def start(turn: list[int]) -> str:
-        logprobs = json.dumps([LOGPROB] * len(turn)).encode()
+        found = {
+            "token_logprobs": [LOGPROB] * len(turn),
+            "tokens": [f"token_id:{token}" for token in turn],
+        }
+        tail = b'"logprobs":%b}]}' % json.dumps(found).encode()
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                begin = body.index(b"[") + 1
-                echo = body[begin : body.index(b"]", begin)]
-                head = (
-                    b'{"choices":[{"finish_reason":"stop","token_ids":%b,"prompt_token_ids":[%b],'
-                )
-                tail = b'"logprobs":{"token_logprobs":%b}}]}'
-                ids = json.dumps(turn).encode()
-                data = head % (ids, echo) + tail % logprobs
+                data = b'{"choices":[{"finish_reason":"stop",'
+                if b'"return_token_ids":true' in body:
+                    begin = body.index(b"[") + 1
+                    echo = body[begin : body.index(b"]", begin)]
+                    ids = json.dumps(turn).encode()
+                    data += b'"token_ids":%b,"prompt_token_ids":[%b],' % (ids, echo)
+                data += tail
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()

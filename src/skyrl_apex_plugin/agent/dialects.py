@@ -29,6 +29,11 @@ class Dialect:
     """Whether ``top_k=-1`` and ``min_p=0`` are sent; some services refuse the values."""
     token_ids: tuple[str, ...] = ("token_ids",)
     logprobs: tuple[str, ...] = ("logprobs", "token_logprobs")
+    spelled_ids: str | None = None
+    """What stands before each ID in ``logprobs.tokens``, where a service can write IDs there."""
+    lean: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of a session's later requests, once an answer has shown such IDs: the prompt's echo,
+    which costs as much as the prompt, is needed only once."""
     has_sessions: bool = False
     """Whether ``/finish_session`` is worth a request."""
 
@@ -51,10 +56,13 @@ VLLM = Dialect(
     body={
         "logprobs": 1,
         "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,
         "add_special_tokens": False,
     },
+    spelled_ids="token_id:",
+    lean={"return_token_ids": False},
     session_field="session_id",
     salt_field="cache_salt",
     has_sessions=True,
@@ -70,6 +78,24 @@ FIREWORKS = Dialect(
 )
 
 DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (VLLM, FIREWORKS)}
+
+
+def ids_of(choice: Mapping[str, Any], dialect: Dialect) -> list[int] | None:
+    """The sampled token IDs of a choice, or ``None`` where it has none."""
+    ids = inside(choice, dialect.token_ids)
+    if isinstance(ids, list):
+        return ids
+    return spelled_ids(choice, dialect)
+
+
+def spelled_ids(choice: Mapping[str, Any], dialect: Dialect) -> list[int] | None:
+    """The IDs that stand as ``token_id:N`` in ``logprobs.tokens``."""
+    prefix, tokens = dialect.spelled_ids, inside(choice, ("logprobs", "tokens"))
+    if prefix is None or not isinstance(tokens, list):
+        return None
+    if not all(isinstance(token, str) and token.startswith(prefix) for token in tokens):
+        return None
+    return [int(token[len(prefix) :]) for token in tokens]
 
 
 def inside(choice: Any, path: tuple[str, ...]) -> Any:

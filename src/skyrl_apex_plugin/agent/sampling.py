@@ -14,7 +14,7 @@ import httpx
 
 from skyrl_apex_hookspecs import EngineError, Sample, SamplingParams, TokenError
 
-from .dialects import VLLM, Dialect, inside
+from .dialects import VLLM, Dialect, ids_of, inside, spelled_ids
 from .retries import Budgets, Retrier
 from .tls import shared_tls
 
@@ -92,11 +92,12 @@ class CompletionsSampler:
         logprobs: array[float] = array("f")
         while True:
             prompt = session.encode(prompt_token_ids, ids)
-            body = self._body(prompt, params, len(ids), session_id)
+            body = self._body(prompt, params, len(ids), session_id, lean=session.lean)
             raw = await self._retrier.run(functools.partial(self._post, body, session_id))
             choice = _read_choice(
                 raw, prompt, f"turn {turn} of session {session_id}", self._dialect
             )
+            session.lean = choice.spelled
             ids.extend(choice.token_ids)
             logprobs.extend(choice.logprobs)
             if choice.finish_reason != "abort":
@@ -137,11 +138,14 @@ class CompletionsSampler:
             self._sessions.popitem(last=False)
         return session
 
-    def _body(self, prompt: bytes, params: SamplingParams, done: int, session_id: str) -> bytes:
+    def _body(
+        self, prompt: bytes, params: SamplingParams, done: int, session_id: str, *, lean: bool
+    ) -> bytes:
         fields: dict[str, Any] = {
             "max_tokens": params.max_tokens - done,
             **self._dialect.parameters(params),
             **self._dialect.body,
+            **(self._dialect.lean if lean else {}),
             **self._extra,
         }
         if self._model is not None:
@@ -175,6 +179,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.turn = 0
+        self.lean = False
         self._ids = b""
         self._json = bytearray()
 
@@ -203,11 +208,13 @@ class _Choice:
         logprobs: list[float],
         finish_reason: str,
         weight_version: int | None,
+        spelled: bool,
     ) -> None:
         self.token_ids = token_ids
         self.logprobs = logprobs
         self.finish_reason = finish_reason
         self.weight_version = weight_version
+        self.spelled = spelled
 
 
 def _read_choice(raw: bytes, prompt: bytes, where: str, dialect: Dialect) -> _Choice:
@@ -224,9 +231,9 @@ def _read_choice(raw: bytes, prompt: bytes, where: str, dialect: Dialect) -> _Ch
         raise EngineError(
             f"{where}: the engine's answer is no completion: {raw[:200]!r}"
         ) from error
-    ids = inside(choice, dialect.token_ids)
+    ids = ids_of(choice, dialect)
     finish = str(choice.get("finish_reason"))
-    if not isinstance(ids, list):
+    if ids is None:
         path = ".".join(dialect.token_ids)
         raise TokenError(f"{where}: the engine returned no token IDs (no {path} in its answer)")
     logprobs = inside(choice, dialect.logprobs)
@@ -242,7 +249,13 @@ def _read_choice(raw: bytes, prompt: bytes, where: str, dialect: Dialect) -> _Ch
     if not ids and finish != "abort":
         raise TokenError(f"{where}: the engine returned no tokens (finish reason {finish!r})")
     version = choice.get("weight_version", answer.get("weight_version"))
-    return _Choice(ids, logprobs, finish, version if isinstance(version, int) else None)
+    return _Choice(
+        ids,
+        logprobs,
+        finish,
+        version if isinstance(version, int) else None,
+        spelled_ids(choice, dialect) == ids,
+    )
 
 
 def _check_echo(raw: bytes, prompt: bytes, where: str) -> bytes:

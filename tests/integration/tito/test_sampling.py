@@ -76,6 +76,20 @@ async def test_an_engine_that_saw_another_prompt_is_a_token_error(
         await sampler.sample([1, 2], PARAMS, session_id="s1")
 
 
+async def test_the_echo_is_asked_for_once_where_ids_come_otherwise(
+    engine: Any, sampler: Any, answer: Any
+) -> None:
+    spelled = {"token_logprobs": [-0.5, -0.25], "tokens": ["token_id:5", "token_id:7"]}
+    engine.script = [answer([5, 7], [-0.5, -0.25]) for _ in range(2)]
+    for reply in engine.script:
+        reply.body["choices"][0]["logprobs"] = spelled
+    engine.script[1].body["choices"][0].pop("token_ids")
+    for prompt in ([1, 2], [1, 2, 5, 7, 9]):
+        sample = await sampler.sample(prompt, PARAMS, session_id="s1")
+        assert sample.token_ids.tolist() == [5, 7]
+    assert [body["return_token_ids"] for body in engine.requests] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("ids", "logprobs", "message"),
     [
