@@ -10,10 +10,11 @@ VENV := .venv/.ready
 HARBOR26 := .venv-harbor26/.ready
 PYTEST := .venv/bin/python -m pytest
 
-.PHONY: help smoke test test-full lint setup bubblewrap lock clean
+.PHONY: help smoke learn test test-full lint setup bubblewrap lock clean
 
 help:
 	@echo "make smoke      set up, then train the sample model for a few steps (no GPU needed)"
+	@echo "make learn      set up, then train the sample model until it has learned (a quarter of an hour)"
 	@echo "make test       set up, lint, and run the tests that CI runs"
 	@echo "make test-full  everything: soaks, whole fault sweeps, every version cell"
 	@echo "make lint       ruff, mypy, import-linter"
@@ -33,6 +34,9 @@ setup: bubblewrap $(VENV) $(HARBOR26)
 
 smoke: bubblewrap $(VENV)
 	.venv/bin/skyrl-apex train --preset smoke
+
+learn: bubblewrap $(VENV)
+	.venv/bin/skyrl-apex train --preset laptop
 
 # Only unit tests share the cores: the others measure, or start whole runs themselves.
 test: setup lint
