@@ -1,9 +1,8 @@
 """SkyRL's FSDP workers on a CPU: the redirections, and the transfer to the CPU engine.
 
-Everything that differs from a GPU run is in :func:`redirect_cuda_to_cpu`,
-:func:`keep_tied_weights`, :class:`OnCpu` and :class:`GlooTransferStrategy`. They act only inside
-the actor processes of the three worker classes below; the models, losses, optimizer steps, weight
-extraction and checkpoints are SkyRL's.
+Everything that differs from a GPU run is in :func:`redirect_cuda_to_cpu`, :class:`OnCpu` and
+:class:`GlooTransferStrategy`. They act only inside the actor processes of the three worker classes
+below; the models, losses, optimizer steps, weight extraction and checkpoints are SkyRL's.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ import torch
 import torch.distributed as dist
 
 from . import bert_padding
+from .tied_weights import keep_tied_weights
 
 bert_padding.lend()
 
 from skyrl.backends.skyrl_train import weight_sync  # noqa: E402
-from skyrl.backends.skyrl_train.distributed import fsdp_strategy, fsdp_utils  # noqa: E402
+from skyrl.backends.skyrl_train.distributed import fsdp_utils  # noqa: E402
 from skyrl.backends.skyrl_train.weight_sync import (  # noqa: E402
     BroadcastInitInfo,
     BroadcastTransferStrategy,
@@ -66,22 +66,6 @@ def redirect_cuda_to_cpu() -> None:
     # autocast("cuda") switches itself off without CUDA, which is what fp32 wants; it says so
     # once for each micro batch.
     warnings.filterwarnings("ignore", message=".*device_type of 'cuda'.*")
-
-
-def keep_tied_weights() -> None:
-    """Tie again what SkyRL's FSDP set-up unties: the output matrix and the embeddings.
-
-    It moves the model to the meta device before sharding, which makes two parameters of a shared
-    one. They would then be trained apart, while the engine and the exported checkpoint have one.
-    """
-    shard = fsdp_strategy.apply_fsdp2
-
-    @wraps(shard)
-    def tie_and_shard(module: Any, *args: Any, **kwargs: Any) -> None:
-        module.tie_weights()
-        shard(module, *args, **kwargs)
-
-    fsdp_strategy.apply_fsdp2 = tie_and_shard
 
 
 def _on_gloo(init_process_group: Any) -> Any:

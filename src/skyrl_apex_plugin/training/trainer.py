@@ -47,9 +47,14 @@ class ApexTrainerMixin:
             await self.generator.aclose()
 
     def build_models(self, *stock_workers: Any) -> None:
-        """SkyRL's workers, or their CPU counterparts."""
-        workers = embedded.workers() if is_embedded(self.cfg) else stock_workers
-        super().build_models(*workers)  # type: ignore[misc]
+        """SkyRL's workers: on a CPU their counterparts, under FSDP with tied weights kept tied."""
+        if is_embedded(self.cfg):
+            stock_workers = embedded.workers()
+        elif self.cfg.trainer.strategy == "fsdp":
+            from .fsdp_workers import workers
+
+            stock_workers = workers()
+        super().build_models(*stock_workers)  # type: ignore[misc]
 
     def _build_train_dataloader_and_compute_training_steps(self) -> None:
         super()._build_train_dataloader_and_compute_training_steps()  # type: ignore[misc]
