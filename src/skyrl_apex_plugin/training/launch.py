@@ -29,7 +29,7 @@ def run_child(
     :returns: the exit status. Ctrl-C or SIGTERM here ends the whole group in order, then raises.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with terminated_like_interrupted(), log.open("ab") as output:
+    with interruptible(), log.open("ab") as output:
         child = subprocess.Popen(
             command,
             env=dict(env),
@@ -53,17 +53,22 @@ def run_child(
 
 
 @contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM raises ``KeyboardInterrupt`` inside the block, so both ends take the same way."""
+def interruptible() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise ``KeyboardInterrupt`` inside the block: all ends take one way.
+
+    Also where a shell started this process in the background with SIGINT ignored: a child would
+    inherit that, and could not be asked to end its trials.
+    """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in ENDING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from .launch import terminated_like_interrupted
+from .launch import interruptible
 
 INTERRUPTED = 130
 """Exit status of a run that was stopped, as shells have it."""
@@ -23,7 +23,7 @@ def run_to_the_end(experiment: Any) -> Any:
 
     :param experiment: the object reference of the experiment's task.
     """
-    with terminated_like_interrupted():
+    with interruptible():
         try:
             return ray.get(experiment)
         except KeyboardInterrupt:

@@ -65,6 +65,15 @@ def test_an_interrupt_ends_the_whole_group_in_order(tmp_path: Path, number: int)
     assert not _runs(grandchild)
 
 
+def test_a_child_started_where_interrupts_are_ignored_can_be_interrupted(tmp_path: Path) -> None:
+    """As under ``nohup``, or in the background of a shell script."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        test_an_interrupt_ends_the_whole_group_in_order(tmp_path, signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 SLOW = """
 import time
 print("ready", flush=True)
