@@ -40,7 +40,7 @@ learn: bubblewrap $(VENV)
 
 # Only unit tests share the cores: the others measure, or start whole runs themselves.
 test: setup lint
-	$(PYTEST) -q -m "not full" -n 2 tests/unit
+	$(PYTEST) -q -m "not full" -n 2 --dist worksteal tests/unit
 	$(PYTEST) -q -m "not full" --ignore tests/unit
 
 test-full: setup lint
