@@ -16,7 +16,7 @@ help:
 	@echo "make smoke      set up, then train the sample model for a few steps (no GPU needed)"
 	@echo "make learn      set up, then train the sample model until it has learned (a quarter of an hour)"
 	@echo "make test       set up, lint, and run the tests that CI runs"
-	@echo "make test-full  everything: soaks, whole fault sweeps, every version cell"
+	@echo "make test-full  everything: soaks, whole fault sweeps, benchmarks"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make setup      only set up"
 	@echo "make lock       renew the pins in constraints/"
@@ -38,10 +38,11 @@ smoke: bubblewrap $(VENV)
 learn: bubblewrap $(VENV)
 	.venv/bin/skyrl-apex train --preset laptop
 
-# Only unit tests share the cores: the others measure, or start whole runs themselves.
+# Only unit tests share the cores: the others start whole runs themselves. Benchmarks need a quiet
+# machine, so they belong to test-full.
 test: setup lint
 	$(PYTEST) -q -m "not full" -n 2 --dist worksteal tests/unit
-	$(PYTEST) -q -m "not full" --ignore tests/unit
+	$(PYTEST) -q -m "not full and not benchmark" --ignore tests/unit
 
 test-full: setup lint
 	$(PYTEST) -q

@@ -88,6 +88,7 @@ def test_the_engine_follows_every_update_and_only_through_the_sync(train: Train)
     assert report[3]["change"] < 1e-4
 
 
+@pytest.mark.full
 @pytest.mark.timeout(2050)
 def test_checkpoints_resume_and_exports_load(train: Train, tmp_path: Path) -> None:
     steps = {"trainer.max_training_steps": 2, "trainer.ckpt_interval": 2}

@@ -19,6 +19,9 @@ ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two nodes of two CPUs each; the second is marked as the place of rollouts."""
