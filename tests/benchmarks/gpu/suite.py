@@ -15,10 +15,11 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import skyrl_apex_miniworld
 from skyrl_apex_miniworld.build import build
@@ -58,21 +59,32 @@ def run(command: list[str], log: Path, *, seconds: float, env: dict[str, str] | 
     return text
 
 
-class GpuBusy:
-    """Samples ``nvidia-smi`` while a stage runs."""
+class Watch(ABC):
+    """Samples something in a thread while a stage runs."""
 
     def __init__(self) -> None:
-        self.samples: list[tuple[float, int, int]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> GpuBusy:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._stop.set()
         self._thread.join()
+
+    @abstractmethod
+    def _watch(self) -> None:
+        """Take samples until ``self._stop`` is set."""
+
+
+class GpuBusy(Watch):
+    """Samples ``nvidia-smi`` while a stage runs."""
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[float, int, int]] = []
+        super().__init__()
 
     def _watch(self) -> None:
         query = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used"]
@@ -237,21 +249,12 @@ SHOWN = (
 """Words in the names of metrics that the table shows."""
 
 
-class Memory:
+class Memory(Watch):
     """Samples resident memory (MB) of the rollout process and of what runs in sandboxes."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[float]] = {"experiment": [], "sandbox": []}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__init__()
 
     def _watch(self) -> None:
         while not self._stop.wait(1.0):
