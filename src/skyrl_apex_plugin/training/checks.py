@@ -32,6 +32,7 @@ def check_apex_config(cfg: ApexTrainConfig) -> None:
     """
     _check_names(cfg)
     _check_sampling(cfg)
+    _check_gate(cfg)
     _check_shape(cfg)
     check_estimator(cfg.trainer.algorithm.advantage_estimator, masks=failure_policy(cfg).masks)
     if not 0 <= cfg.apex.failures.max_failed_fraction <= 1:
@@ -129,6 +130,19 @@ def _logprobs_mode(cfg: ApexTrainConfig) -> str:
         return str(cfg.apex.sampler.kwargs.get("logprobs_mode", "processed_logprobs"))
     kwargs = cfg.generator.inference_engine.engine_init_kwargs
     return str(kwargs.get("logprobs_mode", "raw_logprobs"))
+
+
+def _check_gate(cfg: ApexTrainConfig) -> None:
+    gate = cfg.apex.sampler.gate
+    expected = {
+        "steps": (gate.steps >= -1, "a number of steps, or -1 for all"),
+        "rate": (gate.rate is None or 0 <= gate.rate <= 1, "a share between 0 and 1"),
+        "mean_limit": (gate.mean_limit > 0, "nats above 0"),
+        "max_limit": (gate.max_limit is None or gate.max_limit > 0, "nats above 0, or null"),
+    }
+    for name, (holds, what) in expected.items():
+        if not holds:
+            raise ValueError(f"apex.sampler.gate.{name}={getattr(gate, name)}; expected {what}")
 
 
 def _check_shape(cfg: ApexTrainConfig) -> None:

@@ -40,6 +40,9 @@ class GateConfig(BaseConfig):
     """How many training steps are checked, from the start of the run or its resumption: 0 none,
     -1 all. Under fully async training only the first step is sampled from the weights that
     recompute it; later ones differ by their staleness."""
+    rate: float | None = None
+    """Share of the later steps that are checked, evenly spaced by their numbers: 0.05 are steps
+    20, 40, …, also after a resumption. By default 0.05, and 0 under fully async training."""
     mean_limit: float = 0.05
     """Largest mean absolute difference of a turn position, in nats."""
     max_limit: float | None = None

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .config import GateConfig
 
+LATER_RATE = 0.05
+"""Share of later steps checked by default, where they are sampled from the recomputing weights."""
+
 
 class LogprobGate:
-    """Compares the engine's logprobs with the trainer's for the first steps of a run.
+    """Compares the engine's logprobs with the trainer's: in the first steps, then in a share.
 
     A shifted mask, another temperature, other weights or other tokens show here, before they
     train anything.
+
+    :param stale: whether later steps are sampled from other weights than those that recompute
+        them, so that none are checked by default.
     """
 
-    def __init__(self, settings: GateConfig) -> None:
+    def __init__(self, settings: GateConfig, *, stale: bool = False) -> None:
         self._settings = settings
+        self._rate = (0.0 if stale else LATER_RATE) if settings.rate is None else settings.rate
         self._checked = 0
 
-    def due(self) -> bool:
-        """Whether the coming step is to be checked."""
+    def due(self, step: int) -> bool:
+        """Whether training step ``step`` (from 1) is to be checked; by its number alone, once
+        the first steps have been."""
         steps = self._settings.steps
-        return steps < 0 or self._checked < steps
+        if steps < 0 or self._checked < steps:
+            return True
+        return math.floor(step * self._rate) > math.floor((step - 1) * self._rate)
 
     def check(self, training_input: Any, recomputed: Any) -> dict[str, float]:
         """Metrics of the comparison over trained tokens; a batch without any stays due.

@@ -36,7 +36,9 @@ class ApexTrainerMixin:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._gate = LogprobGate(self.cfg.apex.sampler.gate)
+        self._gate = LogprobGate(
+            self.cfg.apex.sampler.gate, stale=self.cfg.trainer.fully_async.enabled
+        )
 
     async def train(self) -> None:
         """SkyRL's loop. Trials that still run when it ends, however it ends, are stopped first:
@@ -72,7 +74,7 @@ class ApexTrainerMixin:
             step=self.global_step,
         )
         training_input = super().fwd_logprobs_values_reward(training_input)  # type: ignore[misc]
-        if self._gate.due():
+        if self._gate.due(self.global_step):
             recomputed = training_input.get("action_log_probs")
             if recomputed is None:  # the loss needs none, so SkyRL skipped that forward pass
                 recomputed = self._policy_logprobs(training_input)

@@ -33,17 +33,58 @@ def test_a_step_with_too_many_failures_is_refused_with_their_outcomes() -> None:
 
 def test_equal_logprobs_pass_and_are_reported() -> None:
     gate = LogprobGate(GateConfig())
-    assert gate.due()
+    assert gate.due(1)
     metrics = gate.check(batch(), STORED + 1e-4)
     assert metrics["apex/gate/mean_abs_diff"] == pytest.approx(1e-4, rel=0.01)
-    assert not gate.due(), "one step by default"
+    assert not gate.due(2), "one step by default"
 
 
 def test_every_step_can_be_checked() -> None:
     gate = LogprobGate(GateConfig(steps=-1))
     gate.check(batch(), STORED)
-    assert gate.due()
-    assert not LogprobGate(GateConfig(steps=0)).due()
+    assert gate.due(2)
+    assert not LogprobGate(GateConfig(steps=0)).due(1)
+
+
+def checked_steps(gate: LogprobGate, steps: range) -> list[int]:
+    found = []
+    for step in steps:
+        if gate.due(step):
+            gate.check(batch(), STORED)
+            found.append(step)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "stale", "expected"),
+    [
+        (GateConfig(), False, [1, 20, 40, 60]),
+        (GateConfig(), True, [1]),
+        (GateConfig(rate=0.5), True, [1, *range(2, 61, 2)]),
+        (GateConfig(steps=3, rate=0.1), False, [1, 2, 3, 10, 20, 30, 40, 50, 60]),
+        (GateConfig(steps=0, rate=0.0), False, []),
+        (GateConfig(steps=0, rate=1.0), False, list(range(1, 61))),
+    ],
+)
+def test_later_steps_are_checked_at_a_rate(
+    settings: GateConfig, stale: bool, expected: list[int]
+) -> None:
+    assert checked_steps(LogprobGate(settings, stale=stale), range(1, 61)) == expected
+
+
+def test_a_resumed_run_checks_the_same_later_steps() -> None:
+    assert checked_steps(LogprobGate(GateConfig(rate=0.1)), range(35, 61)) == [35, 40, 50, 60]
+
+
+def test_a_drift_that_starts_later_stops_the_run_at_the_next_checked_step() -> None:
+    gate = LogprobGate(GateConfig(rate=0.1))
+    checked_steps(gate, range(1, 15))
+    drifted = STORED * 1.25
+    for step in range(15, 20):
+        assert not gate.due(step)
+    assert gate.due(20)
+    with pytest.raises(LogprobMismatch, match="turn 0 of row 0"):
+        gate.check(batch(), drifted)
 
 
 def test_other_logprobs_stop_the_step() -> None:
@@ -61,4 +102,4 @@ def test_a_mask_that_is_late_by_one_stops_the_step() -> None:
 def test_a_batch_without_trained_tokens_leaves_the_gate_due() -> None:
     gate = LogprobGate(GateConfig())
     assert gate.check(batch(torch.zeros_like(MASK)), STORED) == {}
-    assert gate.due()
+    assert gate.due(2)
