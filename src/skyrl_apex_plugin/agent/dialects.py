@@ -26,7 +26,8 @@ class Dialect:
     takes_stop_ids: bool = True
     """Otherwise the model's own end-of-turn token stops a turn."""
     sends_neutral: bool = True
-    """Whether ``top_k=-1`` and ``min_p=0`` are sent; some services refuse the values."""
+    """Whether ``top_k=-1``, ``min_p=0`` and ``repetition_penalty=1`` are sent: vllm otherwise takes
+    what the model's ``generation_config.json`` recommends. Some services refuse the values."""
     token_ids: tuple[str, ...] = ("token_ids",)
     logprobs: tuple[str, ...] = ("logprobs", "token_logprobs")
     spelled_ids: str | None = None
@@ -44,6 +45,8 @@ class Dialect:
             fields["top_k"] = params.top_k
         if self.sends_neutral or params.min_p > 0:
             fields["min_p"] = params.min_p
+        if self.sends_neutral:
+            fields["repetition_penalty"] = 1.0
         if self.takes_stop_ids:
             fields["stop_token_ids"] = list(params.stop_token_ids)
         if params.seed is not None:

@@ -23,6 +23,18 @@ FROM_ELSEWHERE = {
 }
 """Agent settings that the training configuration decides; each has one place."""
 
+NEUTRAL = (("top_k", -1), ("min_p", 0.0), ("repetition_penalty", 1.0))
+SAMPLING_FIELDS = frozenset(
+    {
+        *("temperature", "top_p", "top_k", "min_p", "typical_p", "logit_bias", "min_tokens"),
+        *("repetition_penalty", "presence_penalty", "frequency_penalty", "length_penalty"),
+        *("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logits_processors"),
+        *("n", "best_of", "use_beam_search", "ignore_eos", "max_tokens"),
+        *("structured_outputs", "response_format", "guided_json", "guided_regex"),
+    }
+)
+"""Fields of a request's body that change what is sampled."""
+
 
 def check_apex_config(cfg: ApexTrainConfig) -> None:
     """Refuse what would train on the wrong thing, or fail only after the engines are up.
@@ -99,30 +111,51 @@ def _check_sampling(cfg: ApexTrainConfig) -> None:
     """The trainer divides logits by the temperature, so the engine must report logprobs of the
     distribution that it sampled from; a client cannot correct raw ones afterwards."""
     params = cfg.generator.sampling_params
-    for name, neutral in (("top_k", -1), ("min_p", 0.0), ("repetition_penalty", 1.0)):
+    for name, neutral in (("top_p", 1.0), *NEUTRAL):
         if (value := getattr(params, name)) != neutral:
             raise ValueError(
                 f"generator.sampling_params.{name}={value}: the trainer cannot recompute logprobs "
-                f"of a truncated or penalized distribution; leave it at {neutral}"
+                f"of a truncated or penalized distribution; leave it at {neutral:g}"
             )
     if params.stop:
         raise ValueError(
             f"generator.sampling_params.stop={params.stop!r}: turns end at the renderer's stop "
             "tokens; a stop string would cut tokens that were sampled"
         )
-    if params.temperature == 1.0:
-        return
+    extra = cfg.apex.sampler.kwargs.get("extra_body") or {}
+    if taken := sorted(SAMPLING_FIELDS & set(extra)):
+        raise ValueError(
+            f"apex.sampler.kwargs.extra_body sets {', '.join(taken)}: sampling has one place, "
+            "generator.sampling_params"
+        )
+    _check_sent("sampling_params", params)
+    if cfg.generator.eval_sampling_params is not None:
+        _check_sent("eval_sampling_params", cfg.generator.eval_sampling_params)
     if params.temperature <= 0:
         raise ValueError(
             f"generator.sampling_params.temperature={params.temperature}: training samples"
         )
     mode = _logprobs_mode(cfg)
-    if mode != "processed_logprobs" or params.top_p != 1.0:
+    if params.temperature != 1.0 and mode != "processed_logprobs":
         raise ValueError(
             f"generator.sampling_params.temperature={params.temperature} needs "
-            "generator.inference_engine.engine_init_kwargs.logprobs_mode=processed_logprobs and "
-            f"generator.sampling_params.top_p=1, found {mode!r} and {params.top_p}"
+            "generator.inference_engine.engine_init_kwargs.logprobs_mode=processed_logprobs, "
+            f"found {mode!r}"
         )
+
+
+def _check_sent(phase: str, params: Any) -> None:
+    """Refuse what the agent would leave out of its requests."""
+    left_out = {
+        name: value for name, neutral in NEUTRAL if (value := getattr(params, name)) != neutral
+    }
+    left_out |= {"stop": params.stop, "additional_kwargs": params.additional_kwargs}
+    for name, value in left_out.items():
+        if value:
+            raise ValueError(
+                f"generator.{phase}.{name}={value!r}: the agent's requests hold temperature, top_p "
+                "and max_generate_length alone"
+            )
 
 
 def _logprobs_mode(cfg: ApexTrainConfig) -> str:

@@ -29,6 +29,18 @@ def test_the_defaults_are_accepted() -> None:
         (["generator.sampling_params.temperature=0.7"], "logprobs_mode=processed_logprobs"),
         (["generator.sampling_params.temperature=0"], "training samples"),
         (["generator.sampling_params.top_k=20"], r"sampling_params\.top_k=20"),
+        (
+            ["generator.sampling_params.top_p=0.9"],
+            r"sampling_params\.top_p=0\.9: .* leave it at 1$",
+        ),
+        (["generator.sampling_params.min_p=0.1"], r"sampling_params\.min_p=0\.1"),
+        (["generator.sampling_params.repetition_penalty=1.1"], "repetition_penalty=1.1"),
+        (
+            ["generator.sampling_params.additional_kwargs.top_k=20"],
+            r"additional_kwargs=\{'top_k': 20\}: the agent's requests hold",
+        ),
+        (["apex.sampler.kwargs.extra_body.top_k=20"], "extra_body sets top_k: sampling has one"),
+        (["generator.eval_sampling_params.top_k=20"], r"eval_sampling_params\.top_k=20"),
         (["generator.sampling_params.stop=[END]"], "cut tokens that were sampled"),
         (["trainer.algorithm.advantage_estimator=reinforce++"], "masked rows would move"),
         (["apex.failures.treatments.verifier_error=train"], "no verdict to train on"),
@@ -66,7 +78,7 @@ def test_a_temperature_with_processed_logprobs_is_accepted() -> None:
             "generator.inference_engine.engine_init_kwargs.logprobs_mode=processed_logprobs",
         )
     )
-    with pytest.raises(ValueError, match="top_p=1"):
+    with pytest.raises(ValueError, match=r"sampling_params\.top_p=0\.9"):
         check_apex_config(
             config(
                 "generator.sampling_params.temperature=0.7",
@@ -74,6 +86,15 @@ def test_a_temperature_with_processed_logprobs_is_accepted() -> None:
                 "generator.inference_engine.engine_init_kwargs.logprobs_mode=processed_logprobs",
             )
         )
+
+
+def test_evaluation_may_cut_the_distribution() -> None:
+    check_apex_config(
+        config(
+            "generator.eval_sampling_params.top_p=0.95",
+            "generator.eval_sampling_params.temperature=0.6",
+        )
+    )
 
 
 def test_skyrls_overlong_filtering_is_honoured() -> None:
