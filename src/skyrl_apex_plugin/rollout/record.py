@@ -1,8 +1,9 @@
 """The run's directory: what other programs read of a run, while it goes on and afterwards.
 
 ``run.json`` says what runs, ``metrics.jsonl`` holds what SkyRL's tracker was given, one line for
-each call, ``trials.jsonl`` one line when a trial starts and one when it ended, and ``trials/``
-the trial directories. Lines are appended whole, so a reader may follow along.
+each call, ``trials.jsonl`` one line when a trial starts and one when it ended, ``gate.jsonl`` one
+line for each step that the logprob gate checked, and ``trials/`` the trial directories. Lines are
+appended whole, so a reader may follow along.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from skyrl_apex_plugin.files import write_atomic
+from skyrl_apex_plugin.tito.logprob_gate import TurnDrift
 
 from .rollout import Rollout
 
@@ -51,6 +53,14 @@ class RunRecord:
     def metrics(self, step: int | None, values: Mapping[str, Any]) -> None:
         numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
         self._append("metrics.jsonl", {"at": _now(), "step": step, "metrics": numbers})
+
+    def gate(self, step: int, positions: Sequence[TurnDrift]) -> None:
+        """Append the gate's differences in a step by turn position, the first turn being 0."""
+        turns = [
+            {"turn": each.turn, "tokens": each.tokens, "mean": each.mean, "max": each.max}
+            for each in positions
+        ]
+        self._append("gate.jsonl", {"at": _now(), "step": step, "turns": turns})
 
     def trial_started(self, trial_name: str, *, step: int | None, phase: str) -> None:
         line = {"event": "started", "at": _now(), "trial": trial_name, "step": step, "phase": phase}

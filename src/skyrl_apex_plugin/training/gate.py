@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from .config import GateConfig
+
+if TYPE_CHECKING:
+    from skyrl_apex_plugin.tito.logprob_gate import GateReport
 
 LATER_RATE = 0.05
 """Share of later steps checked by default, where they are sampled from the recomputing weights."""
@@ -19,10 +23,18 @@ class LogprobGate:
 
     :param stale: whether later steps are sampled from other weights than those that recompute
         them, so that none are checked by default.
+    :param record: gets every comparison, also one that ends the run.
     """
 
-    def __init__(self, settings: GateConfig, *, stale: bool = False) -> None:
+    def __init__(
+        self,
+        settings: GateConfig,
+        *,
+        stale: bool = False,
+        record: Callable[[GateReport], None] = lambda report: None,
+    ) -> None:
         self._settings = settings
+        self._record = record
         self._rate = (0.0 if stale else LATER_RATE) if settings.rate is None else settings.rate
         self._checked = 0
 
@@ -49,5 +61,6 @@ class LogprobGate:
             return {}
         report = compare_logprobs(stored, recomputed, mask)
         self._checked += 1
+        self._record(report)
         report.require(mean_limit=self._settings.mean_limit, max_limit=self._settings.max_limit)
         return {"apex/gate/mean_abs_diff": report.mean, "apex/gate/max_abs_diff": report.max}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from skyrl_apex_plugin import embedded
 from skyrl_apex_plugin.data.dataset import in_dataset_order
 from skyrl_apex_plugin.rollout.masking import needs_live_rows
 from skyrl_apex_plugin.rollout.metrics import PREFIX
+from skyrl_apex_plugin.rollout.record import RunRecord
 
 from .config import ApexTrainConfig
 from .experiment import is_embedded
 from .gate import LogprobGate
+from .run_dir import run_dir_of
 
 
 class TooManyFailures(RuntimeError):
@@ -36,8 +39,11 @@ class ApexTrainerMixin:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        record = RunRecord(Path(run_dir_of(self.cfg)), keep=self.cfg.apex.record.keep)
         self._gate = LogprobGate(
-            self.cfg.apex.sampler.gate, stale=self.cfg.trainer.fully_async.enabled
+            self.cfg.apex.sampler.gate,
+            stale=self.cfg.trainer.fully_async.enabled,
+            record=lambda report: record.gate(self.global_step, report.positions),
         )
 
     async def train(self) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
+from skyrl_apex_plugin.rollout.record import RunRecord
 from skyrl_apex_plugin.tito.logprob_gate import LogprobMismatch
 from skyrl_apex_plugin.training.config import GateConfig
 from skyrl_apex_plugin.training.gate import LogprobGate
@@ -37,6 +41,19 @@ def test_equal_logprobs_pass_and_are_reported() -> None:
     metrics = gate.check(batch(), STORED + 1e-4)
     assert metrics["apex/gate/mean_abs_diff"] == pytest.approx(1e-4, rel=0.01)
     assert not gate.due(2), "one step by default"
+
+
+def test_the_record_has_the_differences_by_turn_also_when_they_end_the_run(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path)
+    gate = LogprobGate(GateConfig(), record=lambda report: record.gate(3, report.positions))
+    with pytest.raises(LogprobMismatch):
+        gate.check(batch(), torch.where(torch.arange(10) < 5, STORED, STORED - 1.0))
+    line = json.loads((tmp_path / "gate.jsonl").read_text())
+    assert line["step"] == 3
+    first, second = line["turns"]
+    assert first == {"turn": 0, "tokens": 16, "mean": 0.0, "max": 0.0}
+    assert (second["turn"], second["tokens"]) == (1, 16)
+    assert second["mean"] == pytest.approx(1.0) and second["max"] == pytest.approx(1.0)
 
 
 def test_every_step_can_be_checked() -> None:
