@@ -1,15 +1,13 @@
 """SkyRL's FSDP workers on a CPU: the redirections, and the transfer to the CPU engine.
 
 Everything that differs from a GPU run is in :func:`redirect_cuda_to_cpu`, :class:`OnCpu` and
-:class:`GlooTransferStrategy`. They act only inside the actor processes of the three worker classes
+``SendsOverGloo`` (one for each way in which releases of SkyRL sync weights). They act only inside the actor processes of the three worker classes
 below; the models, losses, optimizer steps, weight extraction and checkpoints are SkyRL's.
 """
 
 from __future__ import annotations
 
-import asyncio
 import warnings
-from collections.abc import Iterable, Iterator
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -18,30 +16,24 @@ import torch
 import torch.distributed as dist
 
 from . import bert_padding
+from .padding import drop_common_padding
 from .tied_weights import keep_tied_weights
 
 bert_padding.lend()
 
 from skyrl.backends.skyrl_train import weight_sync  # noqa: E402
 from skyrl.backends.skyrl_train.distributed import fsdp_utils  # noqa: E402
-from skyrl.backends.skyrl_train.weight_sync import (  # noqa: E402
-    BroadcastInitInfo,
-    BroadcastTransferStrategy,
-    BroadcastWeightTransferSender,
-    WeightChunk,
-)
+from skyrl.backends.skyrl_train.workers import model_wrapper  # noqa: E402
 from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import (  # noqa: E402
     FSDPCriticWorkerBase,
     FSDPPolicyWorkerBase,
     FSDPRefWorkerBase,
 )
 
-from .transfer import TransferGroup  # noqa: E402
-
-if TYPE_CHECKING:
-    from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import (
-        RemoteInferenceClient,
-    )
+if TYPE_CHECKING or hasattr(weight_sync, "BroadcastTransferStrategy"):
+    from .strategy_sender import SendsOverGloo
+else:
+    from .trainer_engine import SendsOverGloo
 
 CPU = torch.device("cpu")
 
@@ -62,7 +54,6 @@ def redirect_cuda_to_cpu() -> None:
     dist.device_mesh.init_device_mesh = mesh
     fsdp_utils.init_device_mesh = mesh
     fsdp_utils._sync_non_persistent_buffers = _sync_non_persistent_buffers
-    weight_sync.get_transfer_strategy_cls = lambda *args, **kwargs: GlooTransferStrategy
     # autocast("cuda") switches itself off without CUDA, which is what fp32 wants; it says so
     # once for each micro batch.
     warnings.filterwarnings("ignore", message=".*device_type of 'cuda'.*")
@@ -100,66 +91,13 @@ def _sync_non_persistent_buffers(model: torch.nn.Module, loaded: dict[str, Any])
             module._buffers[name] = value
 
 
-class GlooTransferStrategy(BroadcastTransferStrategy):
-    """SkyRL's broadcast strategy with gloo in place of vllm's NCCL engine."""
-
-    @staticmethod
-    def create_sender(
-        init_info: BroadcastInitInfo, inference_client: RemoteInferenceClient
-    ) -> GlooWeightTransferSender:
-        """Join the group as rank 0; SkyRL has the engines join at the same time."""
-        group = None
-        if dist.get_rank() == 0:
-            group = TransferGroup(
-                address=init_info.master_addr,
-                port=init_info.master_port,
-                rank=0,
-                world_size=init_info.world_size,
-            )
-        return GlooWeightTransferSender(init_info, group, inference_client)
-
-
-class GlooWeightTransferSender(BroadcastWeightTransferSender):
-    """Announces the update over HTTP and broadcasts the tensors meanwhile, as SkyRL's does."""
-
-    _model_update_group: Any
-
-    async def send_chunks(
-        self,
-        chunks: Iterable[WeightChunk],
-        weight_metadata: dict[str, list[Any]] | None = None,
-    ) -> None:
-        """Send what SkyRL's extractor yields. Called on every rank: gathering is collective."""
-        if weight_metadata is None:
-            raise ValueError("weight_metadata is required: the engine must know what follows")
-
-        def tensors() -> Iterator[torch.Tensor]:
-            for chunk in chunks:
-                yield from chunk.tensors
-
-        if dist.get_rank() == 0:
-            await self._inference_client.start_weight_update(is_checkpoint_format=True)
-            received = asyncio.create_task(
-                self._inference_client.update_weights_nccl(weight_metadata)
-            )
-            await asyncio.to_thread(self._model_update_group.send, tensors())
-            await received
-            await self._inference_client.finish_weight_update()
-        else:
-            for _ in tensors():
-                pass
-        dist.barrier()
-
-    def teardown(self) -> None:
-        self._model_update_group = None  # gloo closes its sockets with the last reference
-
-
 class OnCpu:
     """What the three workers have in common."""
 
     def __init__(self, **kwargs: Any) -> None:
         redirect_cuda_to_cpu()
         keep_tied_weights()
+        drop_common_padding(model_wrapper)
         super().__init__(**kwargs)
 
     def offload_to_cpu(self, *args: Any, **kwargs: Any) -> None:
@@ -169,7 +107,7 @@ class OnCpu:
         """Everything stays where it is."""
 
 
-class CpuPolicyWorker(OnCpu, FSDPPolicyWorkerBase):
+class CpuPolicyWorker(OnCpu, SendsOverGloo, FSDPPolicyWorkerBase):
     """Trains, and sends its weights to the engine."""
 
 
