@@ -197,3 +197,59 @@ def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     first = math.ceil(low / stride - 1e-9)
     last = math.floor(high / stride + 1e-9)
     return [index * stride for index in range(first, last + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Runs of one kind: a line for each, and their mean."""
+
+    name: str
+    runs: Sequence[Sequence[Point]]
+
+
+def band_svg(title: str, bands: Sequence[Band]) -> str:
+    """A picture of its own, for a page that is not a report: rates between 0 and 1 by step."""
+    points = [point for band in bands for run in band.runs for point in run]
+    if not points:
+        raise ValueError(f"{title!r}: no run has a value to draw")
+    last = max(x for x, _ in points)
+    wide, high, left, low, right = 720, 360, 52, 40, 150
+    legend = wide - right + 14
+
+    def place(point: Point) -> str:
+        x = left + point[0] / last * (wide - left - right)
+        return f"{x:.1f},{high - low - point[1] * (high - low - 36):.1f}"
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" '
+        'font-family="sans-serif" font-size="13" fill="#333">',
+        f'<rect width="{wide}" height="{high}" fill="#fff"/>',
+        f'<text x="{left}" y="20" font-size="15">{title}</text>',
+    ]
+    for rate in (0, 0.2, 0.4, 0.6, 0.8, 1):
+        y = place((0, rate)).partition(",")[2]
+        parts += [
+            f'<path d="M{left} {y}H{wide - right}" stroke="#ddd"/>',
+            f'<text x="{left - 8}" y="{y}" dy="4" text-anchor="end">{rate:g}</text>',
+        ]
+    for step in _ticks(0, last, whole=True):
+        x = place((step, 0)).partition(",")[0]
+        parts.append(f'<text x="{x}" y="{high - 18}" text-anchor="middle">{step:g}</text>')
+    for index, band in enumerate(bands):
+        colour = COLOURS[index % len(COLOURS)]
+        means: defaultdict[float, list[float]] = defaultdict(list)
+        for run in band.runs:
+            for x, y_value in run:
+                means[x].append(y_value)
+            thin = " ".join(map(place, run))
+            parts.append(
+                f'<polyline points="{thin}" fill="none" stroke="{colour}" opacity="0.35"/>'
+            )
+        mean = " ".join(place((x, math.fsum(ys) / len(ys))) for x, ys in sorted(means.items()))
+        y = 60 + 22 * index
+        parts += [
+            f'<polyline points="{mean}" fill="none" stroke="{colour}" stroke-width="2.5"/>',
+            f'<path d="M{legend} {y}h18" stroke="{colour}" stroke-width="2.5"/>',
+            f'<text x="{legend + 24}" y="{y + 4}">{band.name}</text>',
+        ]
+    return "\n".join([*parts, "</svg>", ""])

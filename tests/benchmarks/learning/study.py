@@ -1,0 +1,226 @@
+"""Does it learn? The laptop preset with several seeds, controls and ablations, in one table.
+
+``python study.py OUT`` trains every arm with every seed, each run on cores of its own, and writes
+``OUT/study.json``, ``OUT/table.md`` and ``OUT/learning.svg``. Finished runs are kept: the same
+command goes on where it was stopped, and ``--arms``/``--seeds`` choose a part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import queue
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+PROMPT_MEAN_DPPO: tuple[str, ...] = ()
+"""The preset as it is."""
+
+ARMS: dict[str, tuple[str, ...]] = {
+    "preset": PROMPT_MEAN_DPPO,
+    "rewards shuffled": ("apex.control=shuffle_rewards",),
+    "advantages zeroed": ("apex.control=zero_advantages",),
+    "rewards inverted": ("apex.control=invert_rewards",),
+    "token_mean": ("trainer.algorithm.loss_reduction=token_mean",),
+    "rollout IS": (
+        "trainer.algorithm.policy_loss_type=regular",
+        "trainer.algorithm.off_policy_correction.tis_ratio_type=token",
+        "trainer.algorithm.off_policy_correction.token_tis_ratio_clip_high=2.0",
+    ),
+    "asked to check": ("apex.agent.extra_prompt=Check with the tools before you answer.",),
+    "length penalty": (
+        "apex.rewards.terms={adaptive_length: {assistant: 0.2, environment: 0.1, scale: 512}}",
+    ),
+}
+CONTROLS = ("rewards shuffled", "advantages zeroed", "rewards inverted")
+
+
+def run_arm(arm: str, seed: int, out: Path, cores: Sequence[int], seconds: float) -> None:
+    """One training run, unless its directory says that it ended."""
+    run_dir = out / f"{arm.replace(' ', '_')}-{seed}"
+    done = run_dir / "seconds.txt"
+    if done.exists():
+        return
+    command = [
+        *("taskset", "-c", ",".join(map(str, cores))),
+        *(sys.executable, "-m", "skyrl_apex_plugin.cli.main", "train", "--preset", "laptop"),
+        *("--run-dir", str(run_dir), f"trainer.seed={seed}", *ARMS[arm]),
+    ]
+    begin = time.monotonic()
+    with (out / f"{run_dir.name}.log").open("wb") as log:
+        child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=out)
+        try:
+            status = child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            child.terminate()
+            child.wait()
+            status = -1
+    took = time.monotonic() - begin
+    print(f"{arm}, seed {seed}: {'ended' if status == 0 else 'FAILED'} in {took:.0f} s", flush=True)
+    if status == 0:
+        done.write_text(f"{took:.1f}\n")
+
+
+def summary(run_dir: Path) -> dict[str, Any]:
+    """What a run's record says, from its held-out evaluations and the ends of its training."""
+    lines = map(json.loads, (run_dir / "trials.jsonl").read_text().splitlines())
+    trials = [line for line in lines if line["event"] == "ended"]
+    evaluations: defaultdict[int, list[float]] = defaultdict(list)
+    for trial in trials:
+        if trial["phase"] == "eval":
+            evaluations[trial["step"]].append(trial["score"] or 0.0)
+    training = [trial for trial in trials if trial["phase"] == "train"]
+    size = max(1, len(training) // 5)
+    steps: list[dict[str, float]] = []
+    for line in (run_dir / "metrics.jsonl").read_text().splitlines():
+        steps.append(json.loads(line)["metrics"])
+    finished = run_dir / "seconds.txt"
+    return {
+        "heldout": {step: statistics.fmean(scores) for step, scores in sorted(evaluations.items())},
+        "first": _means(training[:size]),
+        "last": _means(training[-size:]),
+        "curve": [
+            statistics.fmean(trial["score"] or 0.0 for trial in training[i : i + size // 2])
+            for i in range(0, len(training), max(1, size // 2))
+        ],
+        "seconds": float(finished.read_text()) if finished.exists() else math.nan,
+        "wall": _wall(steps, training),
+    }
+
+
+def _means(trials: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Means over sampled training trials; "not completed" is a share of them."""
+    calls = sum(trial["tool_calls"] for trial in trials)
+    graded = [trial["reward"] for trial in trials if trial["reward"] is not None]
+    return {
+        "pass rate": statistics.fmean(trial["score"] or 0.0 for trial in trials),
+        "reward": statistics.fmean(graded),
+        "turns": statistics.fmean(trial["turns"] for trial in trials),
+        "tokens": statistics.fmean(trial["tokens"] for trial in trials),
+        "tool success": sum(trial["tool_calls_ok"] for trial in trials) / max(1, calls),
+        "not completed": statistics.fmean(trial["outcome"] != "complete" for trial in trials),
+    }
+
+
+def _wall(steps: Sequence[dict[str, float]], trials: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Seconds of wall time by what the trainer did, and the shares of a trial's time."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    names = {
+        "timing/wait_for_generation_buffer": "waiting for rollouts",
+        "timing/run_training": "training",
+        "timing/sync_weights": "weight sync",
+        "timing/step": "steps",
+    }
+    for step in steps:
+        for key, name in names.items():
+            sums[name] += step.get(key, 0.0)
+    for trial in trials:
+        seconds = trial["seconds"]
+        agent, model, tools = (seconds.get(name, 0.0) for name in ("agent", "model", "tools"))
+        sums["trial: model"] += model
+        sums["trial: tools"] += tools
+        sums["trial: agent's own"] += max(0.0, agent - model - tools)
+        sums["trial: sandbox and world"] += seconds.get("setup", 0.0)
+        sums["trial: verifier"] += seconds.get("verifier", 0.0)
+    return {name: round(value, 1) for name, value in sums.items()}
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean, and the sample deviation where there is one."""
+    mean = statistics.fmean(values)
+    return f"{mean:.2f} ± {statistics.stdev(values):.2f}" if len(values) > 1 else f"{mean:.2f}"
+
+
+def table(study: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Markdown: an arm a row."""
+    names = ("reward", "turns", "tokens", "tool success", "not completed")
+    rows = [
+        f"| run | seeds | held-out before | after | {' | '.join(names)} |",
+        "|---|---|---|---|" + "---|" * len(names),
+    ]
+    for arm, runs in study.items():
+        heldout = [list(run["heldout"].values()) for run in runs.values()]
+        cells = [
+            arm,
+            str(len(runs)),
+            spread([scores[0] for scores in heldout]),
+            spread([scores[-1] for scores in heldout]),
+            *(spread([run["last"][name] for run in runs.values()]) for name in names),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def draw(study: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
+    """Held-out pass rates of the preset and its controls, a line for each run."""
+    from skyrl_apex_plugin.report.charts import Band, band_svg
+
+    bands = [
+        Band(
+            arm,
+            [
+                [(float(step), rate) for step, rate in run["heldout"].items()]
+                for run in study[arm].values()
+            ],
+        )
+        for arm in ("preset", *CONTROLS)
+        if study.get(arm)
+    ]
+    path.write_text(band_svg("Held-out pass rate (greedy) by training step", bands))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
+    parser.add_argument("--seconds", type=float, default=1800, help="limit of a run")
+    parser.add_argument("--deadline", type=float, default=math.inf, help="start none after this")
+    args = parser.parse_args()
+    out: Path = args.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    cores = sorted(os.sched_getaffinity(0))
+    jobs: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+    for seed in args.seeds:
+        for arm in args.arms:
+            jobs.put((arm, seed))
+    begin = time.monotonic()
+
+    def work(own: Sequence[int]) -> None:
+        while time.monotonic() - begin < args.deadline:
+            try:
+                arm, seed = jobs.get_nowait()
+            except queue.Empty:
+                return
+            run_arm(arm, seed, out, own, args.seconds)
+
+    threads = [
+        threading.Thread(target=work, args=(cores[i : i + 2],))
+        for i in range(0, max(1, len(cores) - 1), 2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    study: dict[str, dict[str, Any]] = {}
+    for arm in ARMS:
+        ended = sorted(out.glob(f"{arm.replace(' ', '_')}-[0-9]/seconds.txt"))
+        if ended:
+            study[arm] = {p.parent.name.rpartition("-")[2]: summary(p.parent) for p in ended}
+    (out / "study.json").write_text(json.dumps(study, indent=1) + "\n")
+    (out / "table.md").write_text(table(study))
+    draw(study, out / "learning.svg")
+    print(table(study))
+
+
+if __name__ == "__main__":
+    main()
