@@ -8,7 +8,19 @@ from typing import Any
 
 from .ledger import TokenLedger
 from .tools import ToolCatalogue
-from .turn import CannotBridge, Message, ParsedCall, ParsedTurn, RendererError, open_turn, read_call
+from .turn import (
+    MISSHAPEN,
+    SPELLED_MARKERS,
+    UNCLOSED_REASONING,
+    CannotBridge,
+    Message,
+    ParsedCall,
+    ParsedTurn,
+    RendererError,
+    open_turn,
+    read_call,
+    unreadable,
+)
 
 NOT_FOR_TEXT = frozenset({"default"})
 """``default`` is the library's own fallback; it cannot extend a stream."""
@@ -16,9 +28,6 @@ PREFERRED = ("qwen3", "qwen3.5", "qwen3.6", "glm-4.5", "glm-5", "deepseek-v3", "
 """Tried first where several classes render a template alike."""
 THINKING = {":thinking": True, ":no-thinking": False}
 """Suffixes of a name: whether the generation prompt asks for reasoning."""
-
-SPELLED_MARKERS = ("<tool_call>", "</tool_call>", "<function=", "<|tool_call", "<｜tool▁call")  # noqa: RUF001
-"""Openers of calls; in the content of a turn without calls they are a call gone wrong."""
 
 
 def names() -> tuple[str, ...]:
@@ -189,19 +198,12 @@ def _read(attempt: Any) -> ParsedCall:
         "missing_name": "it has no tool name",
     }
     reason = reasons.get(status, "its form is not the one described with the tools")
-    error = f"Your tool call was not run: {reason}. Write the whole call again."
-    return ParsedCall(attempt.name or "", {}, error, attempt.id)
+    return ParsedCall(attempt.name or "", {}, unreadable(reason), attempt.id)
 
 
 def _fault(content: str, reasoning_complete: bool | None) -> str | None:
     if reasoning_complete is False:
-        return (
-            "Your turn ended inside its reasoning. Finish the reasoning, then call a tool or give "
-            "your answer."
-        )
+        return UNCLOSED_REASONING
     if any(marker in content for marker in SPELLED_MARKERS):
-        return (
-            "Your tool call was not run: it is not closed, or not in the form described. Write it "
-            "again."
-        )
+        return MISSHAPEN
     return None

@@ -195,6 +195,7 @@ class TemplateRenderer:
         """Compare the method with the template at every boundary of the probe conversations."""
         if self._tools:
             self._choose_spelling()
+            self._warn_of_unread_calls()
         checked = 0
         for probe in probes.PROBES:
             if probe.tools and not self._tools:
@@ -214,6 +215,26 @@ class TemplateRenderer:
             except Exception as error:
                 errors.append(f"{type(error).__name__}: {error}")
         raise RendererError(f"{self._template_name()} renders no tool results: {'; '.join(errors)}")
+
+    def _warn_of_unread_calls(self) -> None:
+        """Whether the parser reads the calls that the template writes. The name stands even if
+        not; no chat template says what else its model may write."""
+        question, turn = {"role": "user", "content": "?"}, probes.ASKS_TWICE
+        before = self._render([question], probes.TOOLS, generation=False)
+        text = self._render([question, turn], probes.TOOLS, generation=False)[len(before) :]
+        expected = [
+            (call["function"]["name"], call["function"]["arguments"]) for call in turn["tool_calls"]
+        ]
+        parser = load_parser(self._parser_name, self._tokenizer, probes.TOOLS)
+        calls = parser.parse(self._encode(text), text, prefilled=False).calls
+        if [(call.name, call.arguments) for call in calls] != expected:
+            logger.warning(
+                "the parser %s does not read the calls that %s writes: %r is read as %s",
+                self._parser_name,
+                self._template_name(),
+                text,
+                calls or "no call",
+            )
 
     def _assert_boundary(self, probe: probes.Probe, start: int, end: int) -> None:
         tools = probes.TOOLS if probe.tools else []

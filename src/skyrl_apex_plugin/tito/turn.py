@@ -77,6 +77,22 @@ class Renderer(Protocol):
         ...
 
 
+UNCLOSED_REASONING = (
+    "Your turn ended inside its reasoning. Finish the reasoning, then call a tool or give your "
+    "answer."
+)
+
+
+def unreadable(reason: str) -> str:
+    """What the model is told of a call that cannot be read."""
+    return f"Your tool call was not run: {reason}. Write the whole call again."
+
+
+SPELLED_MARKERS = ("<tool_call>", "</tool_call>", "<function=", "<|tool_call", "<｜tool▁call")  # noqa: RUF001
+"""Openers of calls; in the content of a turn without calls they are a call gone wrong."""
+MISSHAPEN = unreadable("it is not closed, or not in the form described")
+
+
 def read_call(name: Any, arguments: Any, call_id: str | None = None) -> ParsedCall:
     """A call from its parsed parts; what is no name or no object becomes an error."""
     if not isinstance(name, str) or not name:
