@@ -3,7 +3,8 @@
 ``python suite.py OUT --tokenizer QWEN3_TOKENIZER_DIR`` runs, from the same command line that
 users type: training of the sample model (colocated vLLM and FSDP), its checkpoint loaded back,
 vLLM's tool parser against the renderer's, prefix-cache hits, and a run of a 0.6B model with 64
-concurrent trials. A stage that fails is named in the table; the others still run.
+concurrent trials. A stage that fails is named in the table; the others still run. ``--seconds``
+bounds the whole: what is not over by then is ended, and the table says what there is.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
 import skyrl_apex_miniworld
 from skyrl_apex_miniworld.build import build
+from skyrl_apex_plugin.tito.ledger import TokenLedger
 
 HERE = Path(__file__).parent
 SAMPLE_MODEL = Path(skyrl_apex_miniworld.__file__).parent / "checkpoint"
@@ -33,7 +38,7 @@ def say(text: str) -> None:
     print(f"[{time.monotonic() - STARTED:5.0f} s] {text}", flush=True)
 
 
-def run(command: list[str], log: Path, *, seconds: float, env: dict[str, str] | None = None) -> str:
+def run(command: list[str], log: Path, *, seconds: float) -> str:
     """Run a command with its output in ``log``; returns that output.
 
     :raises RuntimeError: it failed or ran out of time; says the last lines.
@@ -43,20 +48,28 @@ def run(command: list[str], log: Path, *, seconds: float, env: dict[str, str] | 
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
             cwd=log.parent,
+            start_new_session=True,
         )
         try:
-            status = child.wait(seconds)
+            status: int | str = child.wait(max(1.0, seconds))
         except subprocess.TimeoutExpired:
-            child.terminate()
-            child.wait(30)
-            status = -1
+            status = "out of time"
+            end(child)
     text = log.read_text(errors="replace")
     if status != 0:
         tail = "\n".join(text.splitlines()[-15:])
         raise RuntimeError(f"{command[0]} … ended with {status}; {log.name} ends with:\n{tail}")
     return text
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Ask the child to end what it started and itself, then kill its group."""
+    child.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(20)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 class Watch(ABC):
@@ -110,6 +123,31 @@ def metrics_by_step(run_dir: Path) -> dict[int, dict[str, float]]:
     return steps
 
 
+def ledgers(run_dir: Path) -> Iterator[TokenLedger]:
+    """Tokens of every trial that sampled any."""
+    return map(TokenLedger.load, sorted(run_dir.glob("trials/*/agent/tokens.apex")))
+
+
+def gate_by_turn(run_dir: Path) -> list[tuple[str, str]]:
+    """Table rows: differences of the engine's and the trainer's logprobs over all steps."""
+    tokens: Counter[int] = Counter()
+    sums: Counter[int] = Counter()
+    largest: dict[int, float] = {}
+    for line in map(json.loads, (run_dir / "gate.jsonl").read_text().splitlines()):
+        for each in line["turns"]:
+            turn = each["turn"] + 1
+            tokens[turn] += each["tokens"]
+            sums[turn] += each["mean"] * each["tokens"]
+            largest[turn] = max(largest.get(turn, 0.0), each["max"])
+    return [
+        (
+            f"{run_dir.name} gate, turn {turn}",
+            f"mean {sums[turn] / tokens[turn]:.3g}, max {largest[turn]:.3g}, {tokens[turn]} tokens",
+        )
+        for turn in sorted(tokens)
+    ]
+
+
 def ended_trials(run_dir: Path) -> list[dict[str, Any]]:
     lines = map(json.loads, (run_dir / "trials.jsonl").read_text().splitlines())
     return [line for line in lines if line["event"] == "ended"]
@@ -132,16 +170,22 @@ def load_back(checkpoint: Path) -> str:
 class Suite:
     """The stages, each writing rows of the last table."""
 
-    def __init__(self, out: Path, tokenizer: Path) -> None:
+    def __init__(self, out: Path, tokenizer: Path, seconds: float) -> None:
         self.out, self.tokenizer = out, tokenizer
+        self._deadline = STARTED + seconds
         self.rows: list[tuple[str, str]] = []
+
+    def left(self, most: float) -> float:
+        """Seconds that a stage may take, with time kept to end it and to print the table."""
+        return min(most, self._deadline - time.monotonic() - 25)
 
     def stage(self, name: str, action: Callable[[], None]) -> None:
         say(f"{name} …")
         try:
             action()
+            say(f"{name} done")
         except Exception as error:
-            self.rows.append((name, f"FAILED: {error}"))
+            self.rows.append((name, f"FAILED: {str(error).splitlines()[0]}"))
             say(f"{name} failed: {error}")
 
     def train(self, name: str, *settings: str, model: Path | None = None, seconds: float) -> None:
@@ -154,14 +198,23 @@ class Suite:
             "generator.inference_engine.engine_init_kwargs.kv_cache_memory_bytes=8000000000",
             *settings,
         ]
-        run(command, self.out / f"{name}.log", seconds=seconds)
+        try:
+            run(command, self.out / f"{name}.log", seconds=self.left(seconds))
+        finally:  # the steps of a run that was cut short count
+            self.steps(run_dir)
+
+    def steps(self, run_dir: Path) -> None:
         for step, metrics in sorted(metrics_by_step(run_dir).items()):
             for key in sorted(metrics):
                 if any(word in key for word in SHOWN):
-                    self.rows.append((f"{name} step {step} {key}", f"{metrics[key]:.6g}"))
+                    self.rows.append((f"{run_dir.name} step {step} {key}", f"{metrics[key]:.6g}"))
+        self.rows += gate_by_turn(run_dir)
+        self.rows.append(
+            (f"{run_dir.name} turns", f"{sum(len(x.turns) for x in ledgers(run_dir))}")
+        )
 
     def smoke(self) -> None:
-        self.train("smoke", "trainer.hf_save_interval=3", "trainer.ckpt_interval=3", seconds=330)
+        self.train("smoke", "trainer.hf_save_interval=3", "trainer.ckpt_interval=3", seconds=320)
 
     def checkpoint(self) -> None:
         exports = sorted((self.out / "smoke").glob("export/global_step_*/policy"))
@@ -171,12 +224,16 @@ class Suite:
 
     def parsers(self) -> None:
         command = [sys.executable, str(HERE / "parsers.py"), str(SAMPLE_MODEL)]
-        text = run([*command, str(self.out / "smoke/trials")], self.out / "parsers.log", seconds=90)
+        text = run(
+            [*command, str(self.out / "smoke/trials")],
+            self.out / "parsers.log",
+            seconds=self.left(90),
+        )
         self.rows.append(("vLLM parser against renderer", text.splitlines()[-1]))
 
     def prefix_cache(self) -> None:
         command = [sys.executable, str(HERE / "prefix_cache.py"), str(SAMPLE_MODEL)]
-        text = run(command, self.out / "prefix_cache.log", seconds=330)
+        text = run(command, self.out / "prefix_cache.log", seconds=self.left(300))
         lines = [line for line in text.splitlines() if line.startswith("prefix cache:")]
         self.rows += [("prefix cache", line.partition(": ")[2]) for line in lines]
 
@@ -185,12 +242,19 @@ class Suite:
         text = run(
             [*command, str(self.out / "model"), "--seconds", "100"],
             self.out / "warm_model.log",
-            seconds=200,
+            seconds=self.left(200),
         )
         self.rows.append(("0.6B warm-up", text.strip().splitlines()[-1]))
 
     def large(self) -> None:
-        with GpuBusy() as busy, Memory() as memory:
+        busy, memory = GpuBusy(), Processes()
+        try:
+            self.large_run(busy, memory)
+        finally:
+            self.throughput(self.out / "large", busy, memory)
+
+    def large_run(self, busy: GpuBusy, memory: Processes) -> None:
+        with busy, memory:
             self.train(
                 "large",
                 "trainer.max_training_steps=1",
@@ -205,23 +269,23 @@ class Suite:
                 model=self.out / "model",
                 seconds=280,
             )
-        self.throughput(self.out / "large", busy, memory)
 
-    def throughput(self, run_dir: Path, busy: GpuBusy, memory: Memory) -> None:
+    def throughput(self, run_dir: Path, busy: GpuBusy, memory: Processes) -> None:
         trials = [trial for trial in ended_trials(run_dir) if trial["phase"] == "train"]
         lines = map(json.loads, (run_dir / "trials.jsonl").read_text().splitlines())
         times = [datetime.fromisoformat(line["at"]).timestamp() for line in lines]
         begin, end = min(times), max(times)
-        metrics = metrics_by_step(run_dir)[1]
+        tokens = [(len(x.tokens), sum(x.loss_mask)) for x in ledgers(run_dir)]
+        sampled = sum(each for _, each in tokens)
         total = {
             name: sum(trial["seconds"].get(name, 0.0) for trial in trials)
             for name in ("agent", "model", "tools", "setup", "verifier", "total")
         }
         own = total["agent"] - total["model"] - total["tools"]
-        sampled = metrics["apex/sum/tokens/sampled"]
         self.rows += [
             ("large: trials", f"{len(trials)} in {end - begin:.1f} s, 64 at once"),
-            ("large: sampled tokens/s", f"{sampled / (end - begin):.0f}"),
+            ("large: sampled tokens/s", f"{sampled / (end - begin):.0f} of {sampled}"),
+            ("large: longest trajectory", f"{max(tokens)[0]} tokens, 16384 allowed"),
             ("large: GPU busy during generation", f"{busy.share(begin, end):.0%}"),
             (
                 "large: seconds by phase, all trials",
@@ -229,6 +293,7 @@ class Suite:
             ),
             ("large: our share of the agent's time", f"{own / total['agent']:.1%}"),
             ("large: our share of a trial's time", f"{own / total['total']:.1%}"),
+            ("large: CPU of the rollout process", f"{memory.cores(begin, end):.2f} cores"),
             (
                 "large: memory of the rollout process",
                 f"{memory.grown('experiment') / 64:.1f} MB a trial",
@@ -237,8 +302,9 @@ class Suite:
         ]
 
     def print_table(self) -> None:
-        width = max(len(name) for name, _ in self.rows)
-        print("\n".join(f"{name:{width}}  {value}" for name, value in self.rows), flush=True)
+        rows = list(self.rows)
+        width = max((len(name) for name, _ in rows), default=0)
+        print("\n".join(f"{name:{width}}  {value}" for name, value in rows), flush=True)
 
 
 SHOWN = (
@@ -249,27 +315,36 @@ SHOWN = (
 """Words in the names of metrics that the table shows."""
 
 
-class Memory(Watch):
-    """Samples resident memory (MB) of the rollout process and of what runs in sandboxes."""
+class Processes(Watch):
+    """Samples memory (MB) of the rollout process and of what runs in sandboxes, and CPU seconds."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[float]] = {"experiment": [], "sandbox": []}
+        self._cpu: list[tuple[float, float]] = []
         super().__init__()
 
     def _watch(self) -> None:
         while not self._stop.wait(1.0):
             listing = subprocess.run(
-                ["ps", "-eo", "rss,args"], capture_output=True, text=True
+                ["ps", "-eo", "rss,cputimes,args"], capture_output=True, text=True
             ).stdout
-            sums = {"experiment": 0.0, "sandbox": 0.0}
+            sums, cpu = {"experiment": 0.0, "sandbox": 0.0}, 0.0
             for line in listing.splitlines()[1:]:
-                rss, _, args = line.strip().partition(" ")
+                rss, seconds, args = line.split(maxsplit=2)
                 if "experiment_entrypoint" in args:
                     sums["experiment"] += int(rss) / 1024
+                    cpu += int(seconds)
                 elif "/app/server" in args or "bwrap" in args:
                     sums["sandbox"] += int(rss) / 1024
+            self._cpu.append((time.time(), cpu))
             for kind, value in sums.items():
                 self._seen[kind].append(value)
+
+    def cores(self, begin: float, end: float) -> float:
+        """Processor cores that the rollout process kept busy between two wall-clock times."""
+        inside = [sample for sample in self._cpu if begin - 1 <= sample[0] <= end + 1]
+        (first, low), (last, high) = inside[0], inside[-1]
+        return (high - low) / (last - first)
 
     def peak(self, kind: str) -> float:
         return max(self._seen[kind], default=0.0)
@@ -286,12 +361,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=580.0)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     build(args.out / "world")
-    suite = Suite(args.out.resolve(), args.tokenizer.resolve())
+    suite = Suite(args.out.resolve(), args.tokenizer.resolve(), args.seconds)
+    stages = threading.Thread(target=run_stages, args=(suite,), daemon=True)
+    stages.start()
+    stages.join(suite.left(args.seconds) + 22)
+    suite.print_table()
+    os._exit(0)  # threads of a stage that hangs would hold the script
+
+
+def run_stages(suite: Suite) -> None:
+    """Three stages share the GPU at first, since most of what they do is to start."""
     first = [
-        threading.Thread(target=suite.stage, args=(name, action))
+        threading.Thread(target=suite.stage, args=(name, action), daemon=True)
         for name, action in (
             ("training", suite.smoke),
             ("0.6B warm-up", suite.warm_model),
@@ -303,11 +388,10 @@ def main() -> None:
     for thread in first:
         thread.join()
     suite.stage("checkpoint", suite.checkpoint)
-    later = threading.Thread(target=suite.stage, args=("parsers", suite.parsers))
+    later = threading.Thread(target=suite.stage, args=("parsers", suite.parsers), daemon=True)
     later.start()
     suite.stage("64 trials of a 0.6B model", suite.large)
     later.join()
-    suite.print_table()
 
 
 if __name__ == "__main__":

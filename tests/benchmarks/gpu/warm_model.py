@@ -65,7 +65,7 @@ def main() -> None:
         if time.monotonic() - started > args.seconds:
             raise OutOfTime
 
-    settings = WarmUp(steps=600, batch=64, learning_rate=3e-4, warm_up_steps=30)
+    settings = WarmUp(bare_steps=80, steps=400, batch=64, learning_rate=3e-4, warm_up_steps=30)
     try:
         warm_up(model, Dialect(tokenizer), demonstrations("gpu"), settings, report)
     except OutOfTime:
