@@ -35,6 +35,9 @@ SAMPLING_FIELDS = frozenset(
 )
 """Fields of a request's body that change what is sampled."""
 
+HOSTED = ("openai", "tinker")
+"""Samplers whose engine is not SkyRL's and reports logprobs at temperature 1."""
+
 
 def check_apex_config(cfg: ApexTrainConfig) -> None:
     """Refuse what would train on the wrong thing, or fail only after the engines are up.
@@ -159,6 +162,8 @@ def _check_sent(phase: str, params: Any) -> None:
 
 
 def _logprobs_mode(cfg: ApexTrainConfig) -> str:
+    if cfg.apex.sampler.name in HOSTED:
+        return f"raw_logprobs of the service behind apex.sampler.name={cfg.apex.sampler.name}"
     if cfg.apex.sampler.name == "embedded":
         return str(cfg.apex.sampler.kwargs.get("logprobs_mode", "processed_logprobs"))
     kwargs = cfg.generator.inference_engine.engine_init_kwargs

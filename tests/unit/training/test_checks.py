@@ -88,6 +88,18 @@ def test_a_temperature_with_processed_logprobs_is_accepted() -> None:
         )
 
 
+@pytest.mark.parametrize("sampler", ["tinker", "openai"])
+def test_a_hosted_service_knows_nothing_of_the_engines_settings(sampler: str) -> None:
+    with pytest.raises(ValueError, match=f"apex.sampler.name={sampler}"):
+        check_apex_config(
+            config(
+                "generator.sampling_params.temperature=0.7",
+                f"apex.sampler.name={sampler}",
+                "generator.inference_engine.engine_init_kwargs.logprobs_mode=processed_logprobs",
+            )
+        )
+
+
 def test_evaluation_may_cut_the_distribution() -> None:
     check_apex_config(
         config(
