@@ -5,9 +5,11 @@ SHELL := /bin/sh
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export APEX_HARBOR26_PYTHON := $(CURDIR)/.venv-harbor26/bin/python
+export APEX_SKYRL04_PYTHON := $(CURDIR)/.venv-skyrl04/bin/python
 
 VENV := .venv/.ready
 HARBOR26 := .venv-harbor26/.ready
+SKYRL04 := .venv-skyrl04/.ready
 PYTEST := .venv/bin/python -m pytest
 
 .PHONY: help smoke learn test test-full lint setup bubblewrap lock clean
@@ -16,7 +18,7 @@ help:
 	@echo "make smoke      set up, then train the sample model for a few steps (no GPU needed)"
 	@echo "make learn      set up, then train the sample model until it has learned (a quarter of an hour)"
 	@echo "make test       set up, lint, and run the tests that CI runs"
-	@echo "make test-full  everything: soaks, whole fault sweeps, benchmarks"
+	@echo "make test-full  everything: soaks, whole fault sweeps, benchmarks, SkyRL 0.4.0"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make setup      only set up"
 	@echo "make lock       renew the pins in constraints/"
@@ -26,6 +28,9 @@ $(VENV): pyproject.toml constraints/skyrl-0.3.0.txt scripts/setup.sh
 
 $(HARBOR26): pyproject.toml constraints/harbor-0.26.0.txt scripts/setup.sh
 	scripts/setup.sh harbor26
+
+$(SKYRL04): pyproject.toml constraints/skyrl-0.4.0.txt scripts/setup.sh
+	scripts/setup.sh skyrl04
 
 bubblewrap:
 	@scripts/setup.sh bubblewrap
@@ -44,7 +49,7 @@ test: setup lint
 	$(PYTEST) -q -m "not full" -n 2 --dist worksteal tests/unit
 	$(PYTEST) -q -m "not full and not benchmark" --ignore tests/unit
 
-test-full: setup lint
+test-full: setup lint $(SKYRL04)
 	$(PYTEST) -q
 
 lint: $(VENV)
@@ -57,4 +62,4 @@ lock: $(VENV)
 	scripts/lock.sh --upgrade
 
 clean:
-	rm -rf .venv .venv-harbor26 .cache runs jobs dist build
+	rm -rf .venv .venv-harbor26 .venv-skyrl04 .cache runs jobs dist build

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Builds the two virtual environments of this repository, from nothing but a Python 3.12 or 3.13.
+# Builds the virtual environments of this repository, from nothing but a Python 3.12 or 3.13.
 #
 #   .venv           skyrl 0.3.0 + harbor 0.21.0: training, and almost all tests
 #   .venv-harbor26  harbor 0.26.0, no torch: the tests of the second harbor version
+#   .venv-skyrl04   skyrl 0.4.0 + harbor 0.26.0: whole training runs, for `make test-full`
 #
-# Usage: scripts/setup.sh [main] [harbor26] [bubblewrap]   (default: all three)
+# Usage: scripts/setup.sh [main] [harbor26] [skyrl04] [bubblewrap]   (default: all but skyrl04)
 #        scripts/setup.sh python     only print the interpreter that would be used
 # PYTHON=/path/to/python3.12 chooses the interpreter. Safe to run again.
 set -eu
@@ -98,6 +99,7 @@ for part in ${*:-bubblewrap main harbor26}; do
     python) need_python && echo "$python" ;;
     main) install .venv constraints/skyrl-0.3.0.txt --editable '.[train,dev,modal]' ;;
     harbor26) install .venv-harbor26 constraints/harbor-0.26.0.txt --editable '.[dev,modal]' ;;
+    skyrl04) install .venv-skyrl04 constraints/skyrl-0.4.0.txt --editable '.[train-skyrl04,dev,modal]' ;;
     *) die "unknown part $part" ;;
     esac
 done

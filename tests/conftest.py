@@ -81,6 +81,15 @@ def python26() -> Python:
 
 
 @pytest.fixture(scope="session")
+def python_skyrl04() -> Python:
+    """The interpreter of the environment with SkyRL 0.4.0 and harbor 0.26.0."""
+    named = os.environ.get("APEX_SKYRL04_PYTHON", "")
+    if not named or not Path(named).exists():
+        pytest.skip("APEX_SKYRL04_PYTHON names no interpreter; scripts/setup.sh skyrl04 builds one")
+    return Python(Path(named))
+
+
+@pytest.fixture(scope="session")
 def qwen3_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Makes a checkpoint with random weights, as ``qwen3_checkpoint(hidden_size=..., ...)``.
 

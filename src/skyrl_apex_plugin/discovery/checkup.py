@@ -13,7 +13,7 @@ from typing import Literal
 
 from .entry_points import DISTRIBUTION
 from .inventory import take_inventory
-from .versions import KnownPackage, known_packages
+from .versions import KnownPackage, known_packages, packages_beside
 
 Status = Literal["ok", "warn", "fail"]
 SECONDS = 10
@@ -37,7 +37,7 @@ def check_everything() -> list[Check]:
 
 
 def check_versions() -> Iterator[Check]:
-    """Python, and every package of ``versions.toml``."""
+    """Python, and every package of ``versions.toml``, beside the skyrl that is installed."""
     here = ".".join(map(str, sys.version_info[:3]))
     fits = (3, 12) <= sys.version_info[:2] <= (3, 13)
     yield Check(
@@ -47,8 +47,14 @@ def check_versions() -> Iterator[Check]:
         found=here,
         remedy=None if fits else "use Python 3.12 or 3.13",
     )
-    for package in known_packages():
+    for package in installed_cell():
         yield check_package(package, package.installed)
+
+
+def installed_cell() -> tuple[KnownPackage, ...]:
+    """The rows of the table that hold beside the skyrl that is installed."""
+    skyrl = next(package for package in known_packages() if package.name == "skyrl")
+    return packages_beside(skyrl.installed)
 
 
 def check_package(package: KnownPackage, installed: str | None) -> Check:
@@ -152,7 +158,7 @@ def check_gpu() -> Check:
     said = ask("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
     if not said.ok:
         return machine("gpu", "fail", f"nvidia-smi fails: {said.text}", "repair the driver")
-    vllm = next(package for package in known_packages() if package.name == "vllm")
+    vllm = next(package for package in installed_cell() if package.name == "vllm")
     if vllm.installed is None:
         return machine("gpu", "warn", f"{said.text}; no inference engine for it", vllm.install)
     return machine("gpu", "ok", said.text)

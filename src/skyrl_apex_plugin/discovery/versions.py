@@ -24,6 +24,8 @@ class KnownPackage:
     """Versions that the tests ran with."""
     extra: str | None = None
     """The extra of this distribution that needs the package; ``None``: always needed."""
+    with_skyrl: str | None = None
+    """The releases of skyrl beside which this row holds; ``None``: any."""
     why: str = ""
     """What happens outside of ``works``."""
 
@@ -39,6 +41,12 @@ class KnownPackage:
         """Whether a version is inside ``works``."""
         return SpecifierSet(self.works).contains(found, prereleases=True)
 
+    def belongs_to(self, skyrl: str | None) -> bool:
+        """Whether this row is the one written for a release of skyrl."""
+        if self.with_skyrl is None or skyrl is None:
+            return False
+        return SpecifierSet(self.with_skyrl).contains(skyrl, prereleases=True)
+
     def was_seen(self, found: str) -> bool:
         """Whether the tests ran with a version; a local part such as ``+cpu`` does not matter."""
         return found.partition("+")[0] in self.seen
@@ -46,7 +54,19 @@ class KnownPackage:
 
 @cache
 def known_packages() -> tuple[KnownPackage, ...]:
-    """The table, in its order."""
+    """The whole table, in its order."""
     text = (files(__package__) / "versions.toml").read_text(encoding="utf-8")
     rows = tomllib.loads(text)["package"]
     return tuple(KnownPackage(**{**row, "seen": tuple(row["seen"])}) for row in rows)
+
+
+def packages_beside(skyrl: str | None) -> tuple[KnownPackage, ...]:
+    """The rows that hold beside a release of skyrl, one for each package.
+
+    Where none fits the release, or no skyrl is installed (``None``), a package's first row holds.
+    """
+    chosen: dict[str, KnownPackage] = {}
+    for row in known_packages():
+        if row.name not in chosen or row.belongs_to(skyrl):
+            chosen[row.name] = row
+    return tuple(chosen.values())

@@ -1,8 +1,9 @@
 """SkyRL's FSDP workers on a CPU: the redirections, and the transfer to the CPU engine.
 
 Everything that differs from a GPU run is in :func:`redirect_cuda_to_cpu`, :class:`OnCpu` and
-``SendsOverGloo`` (one for each way in which releases of SkyRL sync weights). They act only inside the actor processes of the three worker classes
-below; the models, losses, optimizer steps, weight extraction and checkpoints are SkyRL's.
+``SendsOverGloo``, of which there is one for each way in which releases of SkyRL sync weights. They
+act only inside the actor processes of the three worker classes below; the models, losses, optimizer
+steps and checkpoints are SkyRL's.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class GlooTrainerEngine:
 
     def _join(self, world_size: int) -> TransferGroup:
         """Have the engines join while this rank waits for them."""
-        address = ray.util.get_node_ip_address()
+        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]

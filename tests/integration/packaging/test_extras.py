@@ -30,6 +30,8 @@ def test_every_extra_resolves(extra):
     resolved = resolve("--extra", extra, python="3.12")
     if extra in ("train", "vllm", "megatron"):
         assert {"skyrl==0.3.0", "torch==2.11.0", "vllm-router==0.1.14"} <= set(resolved)
+    if extra == "train-skyrl04":
+        assert {"skyrl==0.4.0", "torch==2.13.0", "vllm-router==0.1.17"} <= set(resolved)
 
 
 @pytest.mark.full
@@ -38,10 +40,16 @@ def test_every_extra_resolves_on_python_3_13(extra):
     assert resolve("--extra", extra, python="3.13")
 
 
-@pytest.mark.parametrize("file", ["skyrl-0.3.0.txt", "harbor-0.26.0.txt"])
-def test_the_pins_still_fit_the_project(file):
-    extras = ["--extra", "dev", "--extra", "modal"]
-    extras += ["--extra", "train"] if "skyrl" in file else []
+@pytest.mark.parametrize(
+    ("file", "cell"),
+    [
+        ("skyrl-0.3.0.txt", ["--extra", "train"]),
+        ("skyrl-0.4.0.txt", ["--extra", "train-skyrl04"]),
+        ("harbor-0.26.0.txt", []),
+    ],
+)
+def test_the_pins_still_fit_the_project(file, cell):
+    extras = ["--extra", "dev", "--extra", "modal", *cell]
     constraints = ROOT / "constraints" / file
     resolved = resolve(*extras, "--constraint", constraints, python="3.12")
     assert set(resolved) <= {

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from skyrl_apex_plugin.cli.doctor import doctor
 from skyrl_apex_plugin.discovery import checkup
-from skyrl_apex_plugin.discovery.versions import KnownPackage, known_packages
+from skyrl_apex_plugin.discovery.versions import KnownPackage, known_packages, packages_beside
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,7 +34,8 @@ def known(name: str) -> KnownPackage:
         ("harbor", "0.20.0", "fail", "outside"),
         ("harbor", None, "fail", "not installed"),
         ("torch", "2.11.0+cpu", "ok", "2.11.0"),
-        ("skyrl", "0.4.0", "fail", "outside"),
+        ("skyrl", "0.4.0", "ok", "0.4.0"),
+        ("skyrl", "0.5.0", "fail", "outside"),
     ],
 )
 def test_a_version_is_judged(name, installed, status, says):
@@ -49,15 +50,43 @@ def test_a_router_that_breaks_skyrl_comes_with_the_command_that_repairs_it():
     )
 
 
-def test_the_table_agrees_with_the_pins():
+@pytest.mark.parametrize(
+    ("skyrl", "name", "installed", "status"),
+    [
+        ("0.3.0", "torch", "2.11.0", "ok"),
+        ("0.4.0", "torch", "2.13.0", "ok"),
+        ("0.4.0", "torch", "2.11.0", "fail"),
+        ("0.4.0", "vllm-router", "0.1.17", "ok"),
+        ("0.4.0", "vllm-router", "0.1.14", "fail"),
+        ("0.5.0", "torch", "2.11.0", "ok"),
+        (None, "torch", "2.13.0", "fail"),
+    ],
+)
+def test_a_version_is_judged_by_the_skyrl_beside_it(skyrl, name, installed, status):
+    (row,) = (package for package in packages_beside(skyrl) if package.name == name)
+    assert checkup.check_package(row, installed).status == status
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
+def test_what_is_documented_is_the_table_that_the_doctor_reads(page):
+    text = (ROOT / page).read_text()
+    for skyrl in known("skyrl").seen:
+        line = next(x for x in text.splitlines() if x.startswith(f"| {skyrl} |"))
+        for name in ("torch", "ray", "vllm-router"):
+            (row,) = (package for package in packages_beside(skyrl) if package.name == name)
+            assert set(row.seen) <= set(line.split()), name
+
+
+@pytest.mark.parametrize("skyrl", known("skyrl").seen)
+def test_the_table_agrees_with_the_pins(skyrl):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     declared = [Requirement(line) for line in project["dependencies"]]
     declared += [Requirement(line) for lines in extras.values() for line in lines]
-    pins = (ROOT / "constraints/skyrl-0.3.0.txt").read_text().splitlines()
-    for package in known_packages():
+    pins = (ROOT / f"constraints/skyrl-{skyrl}.txt").read_text().splitlines()
+    for package in packages_beside(skyrl):
         for requirement in declared:
-            if requirement.name == package.name:
+            if requirement.name == package.name and package.with_skyrl is None:
                 for version in package.seen:
                     assert package.fits(version), f"{package.name} {version} was seen to work"
         if package.extra in (None, "train"):
