@@ -17,6 +17,9 @@ from .template import boundaries
 from .tools import ToolCatalogue
 from .turn import CannotBridge, Message, Renderer
 
+SEAM = 4
+"""Tokens at the end of a turn by which it is found again in another rendering."""
+
 
 class Status(StrEnum):
     EXACT = "exact"
@@ -159,18 +162,31 @@ def _sampled(
     :param whole: the template's rendering of the conversation up to the next turn.
     """
     prompt = probes.oracle(tokenizer, messages[:-1], tools)
+    last = whole
     if whole[: len(prompt)] != prompt:
         # Earlier turns are rewritten later: take the turn as it stands when it is the last.
-        whole = probes.oracle(tokenizer, messages, tools, add_generation_prompt=False)
+        last = probes.oracle(tokenizer, messages, tools, add_generation_prompt=False)
         shared = next(
-            (i for i, (a, b) in enumerate(zip(prompt, whole, strict=False)) if a != b),
-            min(len(prompt), len(whole)),
+            (i for i, (a, b) in enumerate(zip(prompt, last, strict=False)) if a != b),
+            min(len(prompt), len(last)),
         )
         prompt = prompt[:shared]
-    rest = whole[len(prompt) :]
+    rest = last[len(prompt) :]
     stops = set(renderer.stop_token_ids)
     end = next((i for i, token in enumerate(rest) if token in stops), None)
-    return rest if end is None else rest[: end + 1]
+    return rest + _stop_behind(rest, whole, stops) if end is None else rest[: end + 1]
+
+
+def _stop_behind(turn: list[int], whole: list[int], stops: set[int]) -> list[int]:
+    """The stop token that ``whole`` has behind ``turn``, where the template itself puts none.
+
+    Where a turn is ended by the marker of the next message (GLM), a last turn has no end.
+    """
+    tail = turn[-SEAM:]
+    for end in range(len(whole) - 1, len(tail) - 1, -1):
+        if tail and whole[end] in stops and whole[end - len(tail) : end] == tail:
+            return [whole[end]]
+    return []
 
 
 def _truncated(tokenizer: Any, renderer: Renderer, tools: ToolCatalogue) -> Boundary:

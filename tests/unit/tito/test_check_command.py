@@ -107,3 +107,31 @@ def test_a_class_that_encodes_otherwise_than_its_file_is_passed_over(real_tokeni
     tokenizer = real_tokenizer("deepseek_v3")
     text = "Two words, précisément: 数字"
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+MARKED = """\
+{%- for message in messages -%}<|{{ message.role }}|>
+{%- if message.role == "assistant" %}</think>{% endif %}{{ message.content }}{% endfor -%}
+{%- if add_generation_prompt %}<|assistant|><think>{% endif -%}
+"""
+
+
+def test_a_turn_that_the_next_message_ends_is_sampled_with_its_marker(
+    small: Any, tmp_path: Path
+) -> None:
+    """GLM's kind: the template puts no stop token behind a turn, opens the reasoning for the
+    model, and drops it from every earlier turn."""
+    import copy
+
+    tokenizer = copy.deepcopy(small)
+    markers = ["<|system|>", "<|user|>", "<|assistant|>"]
+    tokenizer.add_tokens(markers, special_tokens=True)
+    tokenizer.chat_template = MARKED
+    tokenizer.name_or_path = str(tmp_path)
+    stops = {"eos_token_id": [tokenizer.convert_tokens_to_ids("<|user|>")]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(stops))
+    renderer = load_renderer(tokenizer, tools=ToolCatalogue([]), name="template:hermes")
+    report = check(tokenizer, renderer, ToolCatalogue([]))
+    bad = [boundary for boundary in report.boundaries if not boundary.ok]
+    assert not bad, bad
+    assert Status.APPENDED in {boundary.status for boundary in report.boundaries}
