@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from . import probes
 from .ledger import TokenLedger
 from .tools import ToolCatalogue
 from .turn import (
@@ -145,9 +146,11 @@ class LibraryRenderer:
 
     def extend(self, ledger: TokenLedger, messages: Sequence[Message]) -> list[int]:
         before, sampled = open_turn(ledger, messages)
-        closed = sampled[-1] in self._stops
+        stopped = any(token in self._stops for token in sampled)
+        stop = [] if stopped else self._missing_stop(messages)
+        sampled += stop
         added = self._bridge(before, sampled, messages)
-        if added is None and closed:
+        if added is None and sampled[-1] in self._stops:
             # The library refuses turns that stop inside their reasoning, since the next turn's
             # channel could be mistaken. What follows a stop token does not depend on it.
             added = self._bridge(sampled[-1:], sampled[-1:], messages)
@@ -156,7 +159,18 @@ class LibraryRenderer:
                 f"renderer {self._name!r} cannot bridge from turn {ledger.turns[-1].index} "
                 f"({ledger.turns[-1].finish_reason}) to {[m.get('role') for m in messages]}"
             )
-        return added
+        return stop + added
+
+    def _missing_stop(self, messages: Sequence[Message]) -> list[int]:
+        """What ends a turn that was cut off: the first stop token that the template has between
+        an assistant's text and ``messages``. For GLM that is the marker of the first of them."""
+        question: Message = {"role": "user", "content": "?"}
+        turn: Message = {"role": "assistant", "content": "Four."}
+        if messages[0].get("role") == "tool":
+            turn = {**turn, "tool_calls": [probes.call("search", {"query": "x"}, "call00000")]}
+        start = len(self._library.render_ids([question]))
+        whole = self._library.render_ids([question, turn, *messages])
+        return [token for token in whole[start:] if token in self._stops][:1]
 
     def _bridge(
         self, before: list[int], sampled: list[int], messages: Sequence[Message]

@@ -277,3 +277,21 @@ def test_probes_see_a_lost_newline(small: Any) -> None:
     assert list(probes.differences(small, lossy))
     exact = lambda messages, tools: probes.oracle(small, messages, tools)  # noqa: E731
     assert not list(probes.differences(small, exact))
+
+
+@pytest.mark.parametrize("name", ["glm-4.5", "glm-5"])
+@pytest.mark.parametrize("role", ["tool", "user"])
+def test_a_turn_of_glm_that_was_cut_off_ends_with_the_next_messages_marker(
+    real_tokenizer: Any, catalogue: ToolCatalogue, sample: Any, name: str, role: str
+) -> None:
+    tokenizer = real_tokenizer("glm")
+    renderer = load_renderer(tokenizer, tools=catalogue, name=name)
+    prompt = renderer.start([{"role": "user", "content": "?"}])
+    text = "<tool_call>search<arg_key>q</arg_key><arg_value>x</arg_value></tool_call>"
+    message = {"role": role, "content": "4", "tool_call_id": "call_1", "name": "search"}
+    marker = {"tool": "<|observation|>", "user": "<|user|>"}[role]
+    whole = sample(tokenizer, prompt, text + marker)
+    cut = sample(tokenizer, prompt, text, "length")
+    added = renderer.extend(cut, [message])
+    assert added == tokenizer.encode(marker) + renderer.extend(whole, [message])
+    assert "<|endoftext|>" not in tokenizer.decode(added)
