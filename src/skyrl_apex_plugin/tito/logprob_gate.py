@@ -18,11 +18,13 @@ ROW_FACTOR = 4.0
 tokens, and rounding is noisier on few."""
 FEW_TOKENS = 8
 """Turns of a row with fewer tokens count only within their turn position."""
+ENOUGH_TOKENS = 32
+"""Turn positions with fewer tokens, late ones above all, are given as much more room: logits in
+bf16 are rounded to 0.125 from 16 on, so one token alone may be off by more than a limit."""
 JUMP = 10.0
 JUMP_SHARE = 0.2
-JUMP_TOKENS = 32
 """A turn position is at fault below its limit when its mean is ``JUMP`` times that of an earlier
-one, above ``JUMP_SHARE`` of the limit, and over at least this many tokens."""
+one and above ``JUMP_SHARE`` of the limit, both over at least :data:`ENOUGH_TOKENS`."""
 MASK = "the loss mask"
 
 
@@ -60,7 +62,8 @@ class GateReport:
     def require(self, *, mean_limit: float, max_limit: float | None = None) -> None:
         """Raise :class:`LogprobMismatch` for the first turn that is at fault.
 
-        :param mean_limit: largest mean difference of a turn position, in nats.
+        :param mean_limit: largest mean difference of a turn position of at least
+            :data:`ENOUGH_TOKENS` tokens, in nats.
         :param max_limit: largest difference of a single token; ``None`` does not look at it.
         """
         fault = self.fault(mean_limit=mean_limit, max_limit=max_limit)
@@ -77,8 +80,9 @@ class GateReport:
             position = self.positions[index]
             rows = [turn for turn in self.turns if turn.turn == position.turn]
             worst = max(rows, key=lambda turn: turn.mean)
-            if position.mean > mean_limit:
-                return self._message(worst, f"its limit over all rows is {mean_limit:g}")
+            limit = mean_limit * max(1.0, ENOUGH_TOKENS / position.tokens)
+            if position.mean > limit:
+                return self._message(worst, f"its limit over all rows is {limit:g}")
             if self._jumps(index, mean_limit):
                 return self._message(worst, "earlier turns agree far better")
             if worst.mean > row_limit and worst.tokens >= FEW_TOKENS:
@@ -90,10 +94,10 @@ class GateReport:
 
     def _jumps(self, index: int, mean_limit: float) -> bool:
         position = self.positions[index]
-        earlier = [p.mean for p in self.positions[:index] if p.tokens >= JUMP_TOKENS]
+        earlier = [p.mean for p in self.positions[:index] if p.tokens >= ENOUGH_TOKENS]
         return (
             bool(earlier)
-            and position.tokens >= JUMP_TOKENS
+            and position.tokens >= ENOUGH_TOKENS
             and position.mean > JUMP_SHARE * mean_limit
             and position.mean > JUMP * max(min(earlier), 1e-6)
         )

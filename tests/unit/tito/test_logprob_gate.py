@@ -73,6 +73,19 @@ def test_one_drifting_row_among_many_is_found() -> None:
         compare_logprobs(*many).require(mean_limit=LIMIT)
 
 
+@pytest.mark.parametrize(("tokens", "off", "passes"), [(2, 0.136, True), (2, 2.0, False)])
+def test_a_turn_that_few_rows_reach_has_room_for_the_rounding_of_one_token(
+    tokens: int, off: float, passes: bool
+) -> None:
+    stored, recomputed, mask = batch()
+    mask[3, 180 : 180 + tokens] = 1
+    stored[3, 180 : 180 + tokens] = recomputed[3, 180 : 180 + tokens]
+    stored[3, 180] -= off
+    report = compare_logprobs(stored, recomputed, mask)
+    assert report.positions[-1].tokens == tokens
+    assert (report.fault(mean_limit=LIMIT) is None) == passes
+
+
 def test_a_single_token_counts_only_when_asked() -> None:
     stored, recomputed, mask = batch()
     stored[0, 5] -= 1.5
