@@ -27,26 +27,26 @@ PROMPT_MEAN_DPPO: tuple[str, ...] = ()
 
 ARMS: dict[str, tuple[str, ...]] = {
     "preset": PROMPT_MEAN_DPPO,
-    "rewards shuffled": ("apex.control=shuffle_rewards",),
-    "advantages zeroed": ("apex.control=zero_advantages",),
-    "rewards inverted": ("apex.control=invert_rewards",),
+    "rewards_shuffled": ("apex.control=shuffle_rewards",),
+    "advantages_zeroed": ("apex.control=zero_advantages",),
+    "rewards_inverted": ("apex.control=invert_rewards",),
     "token_mean": ("trainer.algorithm.loss_reduction=token_mean",),
-    "rollout IS": (
+    "rollout_is": (
         "trainer.algorithm.policy_loss_type=regular",
         "trainer.algorithm.off_policy_correction.tis_ratio_type=token",
         "trainer.algorithm.off_policy_correction.token_tis_ratio_clip_high=2.0",
     ),
-    "asked to check": ("apex.agent.extra_prompt=Check with the tools before you answer.",),
-    "length penalty": (
+    "asked_to_check": ("apex.agent.extra_prompt=Check with the tools before you answer.",),
+    "length_penalty": (
         "apex.rewards.terms={adaptive_length: {assistant: 0.2, environment: 0.1, scale: 512}}",
     ),
 }
-CONTROLS = ("rewards shuffled", "advantages zeroed", "rewards inverted")
+CONTROLS = ("rewards_shuffled", "advantages_zeroed", "rewards_inverted")
 
 
 def run_arm(arm: str, seed: int, out: Path, cores: Sequence[int], seconds: float) -> None:
     """One training run, unless its directory says that it ended."""
-    run_dir = out / f"{arm.replace(' ', '_')}-{seed}"
+    run_dir = out / f"{arm}-{seed}"
     done = run_dir / "seconds.txt"
     if done.exists():
         return
@@ -150,7 +150,7 @@ def table(study: dict[str, dict[str, dict[str, Any]]]) -> str:
     for arm, runs in study.items():
         heldout = [list(run["heldout"].values()) for run in runs.values()]
         cells = [
-            arm,
+            arm.replace("_", " "),
             str(len(runs)),
             spread([scores[0] for scores in heldout]),
             spread([scores[-1] for scores in heldout]),
@@ -166,7 +166,7 @@ def draw(study: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
 
     bands = [
         Band(
-            arm,
+            arm.replace("_", " "),
             [
                 [(float(step), rate) for step, rate in run["heldout"].items()]
                 for run in study[arm].values()
@@ -183,6 +183,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
+    parser.add_argument("--jobs", nargs="*", help="just these, as ARM:SEED, instead of all pairs")
     parser.add_argument("--seconds", type=float, default=1800, help="limit of a run")
     parser.add_argument("--deadline", type=float, default=math.inf, help="start none after this")
     args = parser.parse_args()
@@ -190,9 +191,10 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     cores = sorted(os.sched_getaffinity(0))
     jobs: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-    for seed in args.seeds:
-        for arm in args.arms:
-            jobs.put((arm, seed))
+    pairs = [f"{arm}:{seed}" for seed in args.seeds for arm in args.arms]
+    for pair in args.jobs or pairs:
+        arm, _, number = pair.rpartition(":")
+        jobs.put((arm, int(number)))
     begin = time.monotonic()
 
     def work(own: Sequence[int]) -> None:
@@ -213,7 +215,7 @@ def main() -> None:
         thread.join()
     study: dict[str, dict[str, Any]] = {}
     for arm in ARMS:
-        ended = sorted(out.glob(f"{arm.replace(' ', '_')}-[0-9]/seconds.txt"))
+        ended = sorted(out.glob(f"{arm}-[0-9]/seconds.txt"))
         if ended:
             study[arm] = {p.parent.name.rpartition("-")[2]: summary(p.parent) for p in ended}
     (out / "study.json").write_text(json.dumps(study, indent=1) + "\n")
