@@ -99,7 +99,8 @@ class VllmParser:
         tools: Sequence[dict[str, Any]],
     ) -> None:
         self._name = f"{tool}+{reasoning}" if reasoning else tool
-        self._request = vllm.request(messages=[], tools=list(tools) or None, tool_choice="auto")
+        chosen = {"tools": list(tools), "tool_choice": "auto"} if tools else {}
+        self._request = vllm.request(messages=[], **chosen)
         self._tokenizer = _CachedVocabulary(tokenizer)
         try:
             self._tool_class = vllm.tool_manager.get_tool_parser(tool)

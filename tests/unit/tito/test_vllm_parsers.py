@@ -130,6 +130,13 @@ def test_one_turn_leaves_nothing_for_the_next(small: Any, catalogue: ToolCatalog
     assert parser.parse([], XML, prefilled=False) == first
 
 
+def test_a_conversation_without_tools_is_parsed_too(small: Any) -> None:
+    parser = load_parser("qwen3_xml+qwen3", small, [])
+    turn = parser.parse([], "<think>why</think>Four.", prefilled=False)
+    assert turn == ParsedTurn("Four.", "why", ())
+    assert load_renderer(small, tools=ToolCatalogue([]), name="template:qwen3_xml")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
