@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ PATH = "path"
 BINARY = "task_binary"
 PIECE = 2**20
 ROW_GROUP_BYTES = 32 * 2**20
+PAGE_LIMIT = 48 * 2**20
+"""Pages up to this size leave a reader below 300 MB; larger ones are announced."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +69,57 @@ def read_paths(shard: Path) -> Iterator[Row]:
 
 def read_rows(shard: Path) -> Iterator[Row]:
     """The rows one by one. Memory holds one data page of the file, however large the shard."""
-    batches = _open(shard).iter_batches(batch_size=1, columns=[PATH, BINARY], use_threads=False)
+    file = _open(shard)
+    _announce_large_pages(shard, file)
+    batches = file.iter_batches(batch_size=1, columns=[PATH, BINARY], use_threads=False)
     for number, batch in enumerate(batches):
         path, binary = (batch.column(name)[0].as_py() for name in (PATH, BINARY))
         yield Row(shard, number, path, binary)
+
+
+def _announce_large_pages(shard: Path, file: pq.ParquetFile) -> None:
+    """Warn of a shard that cannot be read in little memory.
+
+    Every parquet library reads and unpacks a page as a whole, so its writer has decided on the
+    memory: packed and unpacked page, and a copy of the latter, are held at once.
+    """
+    largest = 0
+    column = file.schema_arrow.names.index(BINARY)
+    with shard.open("rb") as stream:
+        for group in range(file.metadata.num_row_groups):
+            chunk = file.metadata.row_group(group).column(column)
+            if chunk.total_uncompressed_size > PAGE_LIMIT:
+                offsets = (chunk.dictionary_page_offset, chunk.data_page_offset)
+                stream.seek(min(offset for offset in offsets if offset is not None))
+                largest = max(largest, _page_size(stream.read(32)))
+    if largest > PAGE_LIMIT:
+        logger.warning(
+            "%s: its pages hold %d MB, and reading it takes about %d MB of memory. Extracted once "
+            "and written anew by `skyrl-apex data pack`, it takes less than 300 MB",
+            shard,
+            largest // 10**6,
+            3 * largest // 10**6,
+        )
+
+
+def _page_size(header: bytes) -> int:
+    """The unpacked size that a page header (Thrift's compact protocol) states.
+
+    Its first two fields are the page's type and this size: one byte each that says "the next
+    field, a 32-bit integer", then a zigzag varint. Anything else reads as 0.
+    """
+    position = value = 0
+    for _ in range(2):
+        if header[position : position + 1] != b"\x15":
+            return 0
+        position, value, shift = position + 1, 0, 0
+        while True:
+            byte = header[position]
+            value |= (byte & 0x7F) << shift
+            position, shift = position + 1, shift + 7
+            if byte < 0x80:
+                break
+    return value >> 1
 
 
 def write_shard(target: Path, rows: Iterable[tuple[str, bytes]]) -> int:
