@@ -45,6 +45,7 @@ def initialize_ray(
     gpus = logical_gpus(cfg)
     environment = _worker_environment(cfg) | (env_vars or {})
     ray.init(
+        address="local",  # a Ray that runs here for something else lacks these resources
         num_gpus=gpus,
         num_cpus=max(os.cpu_count() or 1, gpus + 2),
         object_store_memory=OBJECT_STORE_BYTES,
