@@ -176,6 +176,7 @@ def _checkpoints(run_dir: Path) -> list[Path]:
 def _dry_run(purpose: Purpose, arguments: list[str], environment: dict[str, str]) -> None:
     from skyrl_apex_plugin.training.dry_run import run_checks
 
+    os.environ.update(environment)  # SkyRL's validators and the sandbox's check look there
     failed = 0
     for check in run_checks(purpose, arguments, environment):
         failed += check.status == "failed"
