@@ -30,6 +30,9 @@ from .sandbox import Sandbox, SandboxSpec
 from .tunnel import Tunnel
 
 DEFAULT_PROCESSES = 2048
+SMALL_BYTES = 64 * 1024
+"""Files up to this size are copied at once: a thread may have to be waited for much longer. Nothing
+blocks there: descriptors of the sandbox's files are non-blocking."""
 DEFAULT_CONCURRENT_STARTS = 2 * (os.cpu_count() or 1)
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -241,9 +244,13 @@ class LocalEnvironment(BaseEnvironment):
     @override
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         source = Path(source_path)
-        mode = (await asyncio.to_thread(source.stat)).st_mode & 0o777
+        status = os.stat(source)
+        mode = status.st_mode & 0o777
         descriptor = await self._running().open_file(str(target_path), write=True, mode=mode)
-        await asyncio.to_thread(_copy_into, source, descriptor)
+        if status.st_size <= SMALL_BYTES:
+            _copy_into(source, descriptor)
+        else:
+            await asyncio.to_thread(_copy_into, source, descriptor)
 
     @override
     async def download_file(self, source_path: str, target_path: Path | str) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -24,6 +25,8 @@ from .state import SandboxState
 from .template_client import Template, open_request, python_paths, running_template
 
 READY_TIMEOUT_SEC = 60.0
+_REMOVERS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sandbox-remover")
+"""Removing waits for the kernel; in the default executor it would keep running trials waiting."""
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[str, Stream], Awaitable[None]]
 
@@ -185,11 +188,12 @@ class Sandbox:
             self._control = None
         await self._kill()
         groups, self._cgroups = self._cgroups, ()
+        loop = asyncio.get_running_loop()
         if groups:
-            await asyncio.to_thread(cgroups.remove, groups)
+            await loop.run_in_executor(_REMOVERS, cgroups.remove, groups)
         state, self._state = self._state, None
         if state is not None and not keep_files:
-            await asyncio.to_thread(state.remove)
+            await loop.run_in_executor(_REMOVERS, state.remove)
 
     async def _kill(self) -> None:
         if self._init is not None:
