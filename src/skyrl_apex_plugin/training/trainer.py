@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class ApexTrainerMixin:
     async def train(self) -> None:
         """SkyRL's loop. Trials that still run when it ends, however it ends, are stopped first:
         a closing event loop would cancel their clean-up along with them."""
+        gc.freeze()  # looking through all modules again and again stops every trial for a second
         try:
             await super().train()  # type: ignore[misc]
         finally:

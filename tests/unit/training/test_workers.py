@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
+
+from skyrl_apex_plugin.training.worker import CHATTY, prepare
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "megatron"])
@@ -33,3 +36,12 @@ def test_gpu_workers_under_fsdp_keep_tied_weights(strategy: str) -> None:
         assert all(issubclass(kind, Tied) for kind in kinds) and len(kinds) == 3
     else:
         assert built == ["policy", "critic", "ref"]
+
+
+def test_a_worker_process_does_not_log_every_request() -> None:
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    prepare()
+    for name in ("httpx", "httpx2._client", "mcp.client.streamable_http"):
+        logger = logging.getLogger(name)
+        assert not logger.isEnabledFor(logging.INFO) and logger.isEnabledFor(logging.WARNING)
