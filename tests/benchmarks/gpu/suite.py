@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any, Self
 
 import skyrl_apex_miniworld
@@ -133,7 +134,10 @@ def gate_by_turn(run_dir: Path) -> list[tuple[str, str]]:
     tokens: Counter[int] = Counter()
     sums: Counter[int] = Counter()
     largest: dict[int, float] = {}
-    for line in map(json.loads, (run_dir / "gate.jsonl").read_text().splitlines()):
+    record = run_dir / "gate.jsonl"
+    if not record.exists():
+        return [(f"{run_dir.name} gate", "no batch with trained tokens got there")]
+    for line in map(json.loads, record.read_text().splitlines()):
         for each in line["turns"]:
             turn = each["turn"] + 1
             tokens[turn] += each["tokens"]
@@ -146,6 +150,24 @@ def gate_by_turn(run_dir: Path) -> list[tuple[str, str]]:
         )
         for turn in sorted(tokens)
     ]
+
+
+def own_seconds(run_dir: Path) -> tuple[list[float], float]:
+    """Seconds of every turn that neither the model nor the tools took, and of all turns whole."""
+    own, whole = [], 0.0
+    for path in run_dir.glob("trials/*/agent/turns.jsonl"):
+        before: float | None = None
+        spent = 0.0
+        for line in map(json.loads, path.read_text().splitlines()):
+            at = datetime.fromisoformat(line["at"]).timestamp()
+            if before is not None:
+                whole += at - before
+                spent += max(0.0, at - before - line.get("seconds", 0.0))
+            if line["kind"] == "tools":
+                own.append(spent)
+                spent = 0.0
+            before = at
+    return own, whole
 
 
 def ended_trials(run_dir: Path) -> list[dict[str, Any]]:
@@ -185,7 +207,7 @@ class Suite:
             action()
             say(f"{name} done")
         except Exception as error:
-            self.rows.append((name, f"FAILED: {str(error).splitlines()[0]}"))
+            self.rows.append((name, "FAILED: " + " | ".join(str(error).splitlines()[-2:])))
             say(f"{name} failed: {error}")
 
     def train(self, name: str, *settings: str, model: Path | None = None, seconds: float) -> None:
@@ -240,9 +262,9 @@ class Suite:
     def warm_model(self) -> None:
         command = [sys.executable, str(HERE / "warm_model.py"), str(self.tokenizer)]
         text = run(
-            [*command, str(self.out / "model"), "--seconds", "100"],
+            [*command, str(self.out / "model"), "--seconds", "160"],
             self.out / "warm_model.log",
-            seconds=self.left(200),
+            seconds=self.left(230),
         )
         self.rows.append(("0.6B warm-up", text.strip().splitlines()[-1]))
 
@@ -266,6 +288,10 @@ class Suite:
                 "generator.inference_engine.gpu_memory_utilization=0.5",
                 "apex.agent.max_context=16384",
                 "apex.runner.max_concurrent_trials=64",
+                # Rewards that differ, so that there are gradients, whatever the model can do.
+                "apex.rewards.terms={format: {weight: 0.05}}",
+                "trainer.ckpt_interval=-1",
+                "trainer.hf_save_interval=-1",
                 model=self.out / "model",
                 seconds=280,
             )
@@ -282,6 +308,8 @@ class Suite:
             for name in ("agent", "model", "tools", "setup", "verifier", "total")
         }
         own = total["agent"] - total["model"] - total["tools"]
+        turns, whole = own_seconds(run_dir)
+        p99 = quantiles(turns, n=100)[-1] * 1000
         self.rows += [
             ("large: trials", f"{len(trials)} in {end - begin:.1f} s, 64 at once"),
             ("large: sampled tokens/s", f"{sampled / (end - begin):.0f} of {sampled}"),
@@ -291,6 +319,8 @@ class Suite:
                 "large: seconds by phase, all trials",
                 json.dumps({k: round(v, 1) for k, v in total.items()}),
             ),
+            ("large: our time in a turn", f"p50 {median(turns) * 1000:.1f} ms, p99 {p99:.1f} ms"),
+            ("large: our share of the turns' time", f"{sum(turns) / whole:.2%}"),
             ("large: our share of the agent's time", f"{own / total['agent']:.1%}"),
             ("large: our share of a trial's time", f"{own / total['total']:.1%}"),
             ("large: CPU of the rollout process", f"{memory.cores(begin, end):.2f} cores"),
@@ -351,10 +381,9 @@ class Processes(Watch):
 
     def grown(self, kind: str) -> float:
         """The peak less what the process held when trials began to run."""
-        before = [
-            v for v, s in zip(self._seen[kind], self._seen["sandbox"], strict=True) if s == 0 and v
-        ]
-        return self.peak(kind) - max(before[:-1], default=0.0)
+        sandboxes = self._seen["sandbox"]
+        first = next((i for i, used in enumerate(sandboxes) if used), len(sandboxes))
+        return self.peak(kind) - max(self._seen[kind][:first], default=0.0)
 
 
 def main() -> None:
@@ -362,27 +391,26 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=580.0)
+    parser.add_argument("--no-prefix-cache", action="store_true", help="leave that stage out")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     build(args.out / "world")
     suite = Suite(args.out.resolve(), args.tokenizer.resolve(), args.seconds)
-    stages = threading.Thread(target=run_stages, args=(suite,), daemon=True)
+    stages = threading.Thread(
+        target=run_stages, args=(suite, not args.no_prefix_cache), daemon=True
+    )
     stages.start()
     stages.join(suite.left(args.seconds) + 22)
     suite.print_table()
     os._exit(0)  # threads of a stage that hangs would hold the script
 
 
-def run_stages(suite: Suite) -> None:
-    """Three stages share the GPU at first, since most of what they do is to start."""
-    first = [
-        threading.Thread(target=suite.stage, args=(name, action), daemon=True)
-        for name, action in (
-            ("training", suite.smoke),
-            ("0.6B warm-up", suite.warm_model),
-            ("prefix cache", suite.prefix_cache),
-        )
-    ]
+def run_stages(suite: Suite, prefix_cache: bool) -> None:
+    """Some stages share the GPU at first, since most of what they do is to start."""
+    shared = [("training", suite.smoke), ("0.6B warm-up", suite.warm_model)]
+    if prefix_cache:
+        shared.append(("prefix cache", suite.prefix_cache))
+    first = [threading.Thread(target=suite.stage, args=each, daemon=True) for each in shared]
     for thread in first:
         thread.start()
     for thread in first:
