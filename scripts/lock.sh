@@ -18,5 +18,6 @@ lock() {
 
 upgrade=${1:-}
 lock constraints/skyrl-0.3.0.txt harbor==0.21.0 train dev modal
+lock constraints/skyrl-0.3.0-vllm.txt harbor==0.21.0 vllm dev modal
 lock constraints/skyrl-0.4.0.txt harbor==0.26.0 train-skyrl04 dev modal
 lock constraints/harbor-0.26.0.txt harbor==0.26.0 dev modal

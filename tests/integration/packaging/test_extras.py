@@ -44,6 +44,7 @@ def test_every_extra_resolves_on_python_3_13(extra):
     ("file", "cell"),
     [
         ("skyrl-0.3.0.txt", ["--extra", "train"]),
+        ("skyrl-0.3.0-vllm.txt", ["--extra", "vllm"]),
         ("skyrl-0.4.0.txt", ["--extra", "train-skyrl04"]),
         ("harbor-0.26.0.txt", []),
     ],
