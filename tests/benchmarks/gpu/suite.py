@@ -106,7 +106,7 @@ class GpuBusy(Watch):
             out = subprocess.run(
                 [*query, "--format=csv,noheader,nounits"], capture_output=True, text=True
             ).stdout
-            busy, used = (int(x) for x in out.split(","))
+            busy, used = (int(x) for x in out.splitlines()[0].split(","))  # the run uses the first
             self.samples.append((time.time(), busy, used))
 
     def share(self, begin: float, end: float) -> float:

@@ -31,11 +31,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "advantages_zeroed": ("apex.control=zero_advantages",),
     "rewards_inverted": ("apex.control=invert_rewards",),
     "token_mean": ("trainer.algorithm.loss_reduction=token_mean",),
-    "rollout_is": (
-        "trainer.algorithm.policy_loss_type=regular",
-        "trainer.algorithm.off_policy_correction.tis_ratio_type=token",
-        "trainer.algorithm.off_policy_correction.token_tis_ratio_clip_high=2.0",
-    ),
+    "rollout_is": ("trainer.algorithm.policy_loss_type=rollout_is",),
     "asked_to_check": ("apex.agent.extra_prompt=Check with the tools before you answer.",),
     "length_penalty": (
         "apex.rewards.terms={adaptive_length: {assistant: 0.2, environment: 0.1, scale: 512}}",
