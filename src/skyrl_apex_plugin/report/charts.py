@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 COLOURS = (
@@ -224,17 +225,17 @@ def band_svg(title: str, bands: Sequence[Band]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" '
         'font-family="sans-serif" font-size="13" fill="#333">',
         f'<rect width="{wide}" height="{high}" fill="#fff"/>',
-        f'<text x="{left}" y="20" font-size="15">{title}</text>',
+        f'<text x="{left}" y="20" font-size="15">{escape(title)}</text>',
     ]
     for rate in (0, 0.2, 0.4, 0.6, 0.8, 1):
-        y = place((0, rate)).partition(",")[2]
+        height = place((0, rate)).partition(",")[2]
         parts += [
-            f'<path d="M{left} {y}H{wide - right}" stroke="#ddd"/>',
-            f'<text x="{left - 8}" y="{y}" dy="4" text-anchor="end">{rate:g}</text>',
+            f'<path d="M{left} {height}H{wide - right}" stroke="#ddd"/>',
+            f'<text x="{left - 8}" y="{height}" dy="4" text-anchor="end">{rate:g}</text>',
         ]
     for step in _ticks(0, last, whole=True):
-        x = place((step, 0)).partition(",")[0]
-        parts.append(f'<text x="{x}" y="{high - 18}" text-anchor="middle">{step:g}</text>')
+        across = place((step, 0)).partition(",")[0]
+        parts.append(f'<text x="{across}" y="{high - 18}" text-anchor="middle">{step:g}</text>')
     for index, band in enumerate(bands):
         colour = COLOURS[index % len(COLOURS)]
         means: defaultdict[float, list[float]] = defaultdict(list)
@@ -246,10 +247,10 @@ def band_svg(title: str, bands: Sequence[Band]) -> str:
                 f'<polyline points="{thin}" fill="none" stroke="{colour}" opacity="0.35"/>'
             )
         mean = " ".join(place((x, math.fsum(ys) / len(ys))) for x, ys in sorted(means.items()))
-        y = 60 + 22 * index
+        row = 60 + 22 * index
         parts += [
             f'<polyline points="{mean}" fill="none" stroke="{colour}" stroke-width="2.5"/>',
-            f'<path d="M{legend} {y}h18" stroke="{colour}" stroke-width="2.5"/>',
-            f'<text x="{legend + 24}" y="{y + 4}">{band.name}</text>',
+            f'<path d="M{legend} {row}h18" stroke="{colour}" stroke-width="2.5"/>',
+            f'<text x="{legend + 24}" y="{row + 4}">{escape(band.name)}</text>',
         ]
     return "\n".join([*parts, "</svg>", ""])

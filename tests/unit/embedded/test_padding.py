@@ -45,7 +45,7 @@ def test_logprobs_entropies_and_gradients_stay(
     for forward in (type(wrapper).forward, module.HFModelWrapper.forward):
         wrapper.zero_grad()
         logprobs, output = forward(
-            wrapper, tokens, actions, mask, temperature=1.0, return_output=True, compute_entropy=True
+            wrapper, tokens, actions, mask, return_output=True, compute_entropy=True
         )
         assert logprobs.shape == (len(lengths), actions)
         assert output["entropy"].shape == tokens.shape
