@@ -50,7 +50,7 @@ def test_no_engine_outlives_its_parent(checkpoint: Path, ending: signal.Signals)
         pid, url = parent.stdout.readline().decode().split()
         assert httpx.get(f"{url}/health", timeout=10).status_code == 200
         parent.send_signal(ending)
-        parent.wait()
+        parent.wait(30)
     assert wait_gone(int(pid))
 
 
