@@ -74,22 +74,24 @@ def python() -> Python:
     return Python(Path(sys.executable))
 
 
+def interpreter_named_by(variable: str, built_by: str) -> Python:
+    """The interpreter of another environment; its tests are skipped where there is none."""
+    named = os.environ.get(variable, "")
+    if not named or not Path(named).exists():
+        pytest.skip(f"{variable} names no interpreter; {built_by} builds one")
+    return Python(Path(named))
+
+
 @pytest.fixture(scope="session")
 def python26() -> Python:
     """The interpreter of the environment with harbor 0.26."""
-    named = os.environ.get("APEX_HARBOR26_PYTHON", "")
-    if not named or not Path(named).exists():
-        pytest.skip("APEX_HARBOR26_PYTHON names no interpreter; `make setup` builds one")
-    return Python(Path(named))
+    return interpreter_named_by("APEX_HARBOR26_PYTHON", "`make setup`")
 
 
 @pytest.fixture(scope="session")
 def python_skyrl04() -> Python:
     """The interpreter of the environment with SkyRL 0.4.0 and harbor 0.26.0."""
-    named = os.environ.get("APEX_SKYRL04_PYTHON", "")
-    if not named or not Path(named).exists():
-        pytest.skip("APEX_SKYRL04_PYTHON names no interpreter; scripts/setup.sh skyrl04 builds one")
-    return Python(Path(named))
+    return interpreter_named_by("APEX_SKYRL04_PYTHON", "scripts/setup.sh skyrl04")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 ``python study.py OUT`` trains every arm with every seed, each run on cores of its own, and writes
 ``OUT/study.json``, ``OUT/table.md`` and ``OUT/learning.svg``. Finished runs are kept: the same
-command goes on where it was stopped, and ``--arms``/``--seeds`` choose a part.
+command goes on where it was stopped, and ``--jobs`` chooses a part.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PROMPT_MEAN_DPPO: tuple[str, ...] = ()
-"""The preset as it is."""
-
 ARMS: dict[str, tuple[str, ...]] = {
-    "preset": PROMPT_MEAN_DPPO,
+    "preset": (),
     "rewards_shuffled": ("apex.control=shuffle_rewards",),
     "advantages_zeroed": ("apex.control=zero_advantages",),
     "rewards_inverted": ("apex.control=invert_rewards",),
@@ -37,6 +34,7 @@ ARMS: dict[str, tuple[str, ...]] = {
         "apex.rewards.terms={adaptive_length: {assistant: 0.2, environment: 0.1, scale: 512}}",
     ),
 }
+SEEDS = (1, 2, 3)
 CONTROLS = ("rewards_shuffled", "advantages_zeroed", "rewards_inverted")
 
 
@@ -84,10 +82,6 @@ def summary(run_dir: Path) -> dict[str, Any]:
         "heldout": {step: statistics.fmean(scores) for step, scores in sorted(evaluations.items())},
         "first": _means(training[:size]),
         "last": _means(training[-size:]),
-        "curve": [
-            statistics.fmean(trial["score"] or 0.0 for trial in training[i : i + size // 2])
-            for i in range(0, len(training), max(1, size // 2))
-        ],
         "seconds": float(finished.read_text()) if finished.exists() else math.nan,
         "wall": _wall(steps, training),
     }
@@ -177,24 +171,20 @@ def draw(study: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
-    parser.add_argument("--jobs", nargs="*", help="just these, as ARM:SEED, instead of all pairs")
+    pairs = [f"{arm}:{seed}" for seed in SEEDS for arm in ARMS]
+    parser.add_argument("--jobs", nargs="*", default=pairs, choices=pairs, metavar="ARM:SEED")
     parser.add_argument("--seconds", type=float, default=1800, help="limit of a run")
-    parser.add_argument("--deadline", type=float, default=math.inf, help="start none after this")
     args = parser.parse_args()
     out: Path = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     cores = sorted(os.sched_getaffinity(0))
     jobs: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-    pairs = [f"{arm}:{seed}" for seed in args.seeds for arm in args.arms]
-    for pair in args.jobs or pairs:
+    for pair in args.jobs:
         arm, _, number = pair.rpartition(":")
         jobs.put((arm, int(number)))
-    begin = time.monotonic()
 
     def work(own: Sequence[int]) -> None:
-        while time.monotonic() - begin < args.deadline:
+        while True:
             try:
                 arm, seed = jobs.get_nowait()
             except queue.Empty:
