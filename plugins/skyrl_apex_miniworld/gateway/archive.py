@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import secrets
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
@@ -57,7 +56,7 @@ def populate(subsystems: Subsystems, subsystem: str, archive: bytes) -> JsonObje
 
 def snapshot_name() -> str:
     """File name of a new snapshot."""
-    return f"snap_{secrets.token_hex(16)}.tar.gz"
+    return f"snap_{os.urandom(16).hex()}.tar.gz"
 
 
 def snapshot(subsystems: Subsystems) -> Iterator[bytes]:

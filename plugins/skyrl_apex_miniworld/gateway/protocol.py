@@ -7,7 +7,7 @@ speaks is held to the official library's server by one conformance suite over bo
 from __future__ import annotations
 
 import json
-import secrets
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ class Endpoint:
     def _handle_message(self, message: JsonObject, session: str | None) -> Reply:
         new_session: tuple[tuple[str, str], ...] = ()
         if message.get("method") == "initialize":
-            session = secrets.token_hex(16)
+            session = os.urandom(16).hex()
             self._sessions.add(session)
             new_session = ((SESSION_HEADER, session),)
         elif session is None:

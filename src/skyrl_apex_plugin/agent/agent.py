@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.metadata
 import inspect
 import logging
 import os
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,22 +72,23 @@ class ArchipelagoAgent(BaseAgent):
         return "archipelago"
 
     def version(self) -> str:
-        return importlib.metadata.version("skyrl-apex-plugin")
+        return _version()
 
     async def setup(self, environment: Any) -> None:
         """Start the world and connect to its tools.
 
         :raises SetupError: it did not come up; ``outcome.json`` says the same.
         """
-        started = time.monotonic()
         try:
-            await self._start_world(environment)
+            with self._timed("setup"):
+                try:
+                    await self._start_world(environment)
+                except BaseException:
+                    await self._disconnect()
+                    raise
         except BaseException as error:
-            await self._disconnect()
-            self._seconds["setup"] = time.monotonic() - started
             self._finish(*_setup_failure(error))
             raise
-        self._seconds["setup"] = time.monotonic() - started
 
     async def _start_world(self, environment: Any) -> None:
         self._task = task = await asyncio.to_thread(
@@ -132,9 +136,11 @@ class ArchipelagoAgent(BaseAgent):
                 conversation = self._converse(messages, catalogue)
                 loop = self._loop(conversation, messages, catalogue)
                 ending = await self._within_limit(loop)
-                await self._upload_answer(environment, loop.answer)
+                with self._timed("upload"):
+                    await self._upload_answer(environment, loop.answer)
             finally:
-                await self._release(conversation)
+                with self._timed("close"):
+                    await self._release(conversation)
         except BaseException as caught:
             error = caught
             ending = _failure(caught)
@@ -144,6 +150,15 @@ class ArchipelagoAgent(BaseAgent):
             self._finish(ending, error, answer=loop.answer if loop else None)
             if conversation is not None and loop is not None:
                 self._fill(context, conversation)
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        """Add the time inside to the seconds of ``phase``, also when it is left by an error."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[phase] = time.monotonic() - started
 
     async def _release(self, conversation: Conversation | None) -> None:
         """Close what the run holds, also while it is being cancelled."""
@@ -285,6 +300,12 @@ class ArchipelagoAgent(BaseAgent):
                 ledger=ledger,
             ),
         )
+
+
+@functools.cache
+def _version() -> str:
+    """Read once: it is a search through the metadata of everything installed."""
+    return importlib.metadata.version("skyrl-apex-plugin")
 
 
 def _setup_failure(error: BaseException) -> tuple[Ending, BaseException]:

@@ -305,9 +305,10 @@ class Suite:
         sampled = sum(each for _, each in tokens)
         total = {
             name: sum(trial["seconds"].get(name, 0.0) for trial in trials)
-            for name in ("agent", "model", "tools", "setup", "verifier", "total")
+            for name in ("agent", *WAITED_FOR, "setup", "verifier", "total")
         }
-        own = total["agent"] - total["model"] - total["tools"]
+        own = total["agent"] - sum(total[name] for name in WAITED_FOR)
+        cores = memory.cores(begin, end)
         turns, whole = own_seconds(run_dir)
         p99 = quantiles(turns, n=100)[-1] * 1000
         self.rows += [
@@ -323,7 +324,11 @@ class Suite:
             ("large: our share of the turns' time", f"{sum(turns) / whole:.2%}"),
             ("large: our share of the agent's time", f"{own / total['agent']:.1%}"),
             ("large: our share of a trial's time", f"{own / total['total']:.1%}"),
-            ("large: CPU of the rollout process", f"{memory.cores(begin, end):.2f} cores"),
+            ("large: CPU of the rollout process", f"{cores:.2f} cores"),
+            (
+                "large: that CPU as a share of the trials' time",
+                f"{cores * (end - begin) / total['total']:.1%}",
+            ),
             (
                 "large: memory of the rollout process",
                 f"{memory.grown('experiment') / 64:.1f} MB a trial",
@@ -343,6 +348,10 @@ SHOWN = (
     *("timing/sync", "timing/train", "timing/step", "logprob"),
 )
 """Words in the names of metrics that the table shows."""
+
+
+WAITED_FOR = ("model", "tools", "upload", "close")
+"""Phases in which the agent waits for an engine, a world or a sandbox."""
 
 
 class Processes(Watch):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import email
-import email.policy
-from email.message import EmailMessage
+from typing import TYPE_CHECKING
 
 from ..tool import JsonObject, Param, Tool
 from ..world import World
 from .meta import meta_tool, needed
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage
 
 FOLDER = "/Mail"
 _FIELDS = ("mails", "from", "subject", "body", "attachments")
@@ -47,6 +48,10 @@ def tools(world: World) -> list[Tool]:
 
 
 def _message(world: World, name: str) -> EmailMessage:
+    # Imported here: a quarter of the gateway's start, for a tool that few trials use.
+    import email.policy
+    from email.message import EmailMessage
+
     with open(world.files.existing(name), "rb") as file:
         message = email.message_from_binary_file(file, policy=email.policy.default)
     assert isinstance(message, EmailMessage)
