@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[3]
 CLIENT = Path(__file__).with_name("tinker_client.py")
 CACHE = Path(os.environ.get("SKYRL_APEX_TESTS_CACHE", "~/.cache/skyrl-apex-tests")).expanduser()
+SYSTEM_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 SETUP_SECONDS = 900
 START_SECONDS = 240
 PROJECT = """\
@@ -63,6 +64,9 @@ def environment() -> dict[str, str]:
         **{k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH")},
         "PATH": os.pathsep.join([str(Path(uv).parent), os.environ["PATH"]]),
         "UV_PYTHON": sys.executable,
+        "UV_HTTP_TIMEOUT": "300",
+        # As in scripts/setup.sh: behind a proxy only the system's store knows its certificate.
+        **({"UV_NATIVE_TLS": "1", "UV_SYSTEM_CERTS": "1"} if SYSTEM_CERTIFICATES.exists() else {}),
         "JAX_PLATFORMS": "cpu",
         "HF_HUB_OFFLINE": "1",
         "CUDA_VISIBLE_DEVICES": "",
