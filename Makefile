@@ -12,7 +12,7 @@ HARBOR26 := .venv-harbor26/.ready
 SKYRL04 := .venv-skyrl04/.ready
 PYTEST := .venv/bin/python -m pytest
 
-.PHONY: help smoke learn test test-full lint setup bubblewrap lock clean
+.PHONY: help smoke learn test test-full lint setup bubblewrap browser lock clean
 
 help:
 	@echo "make smoke      set up, then train the sample model for a few steps (no GPU needed)"
@@ -35,7 +35,10 @@ $(SKYRL04): pyproject.toml constraints/skyrl-0.4.0.txt scripts/setup.sh
 bubblewrap:
 	@scripts/setup.sh bubblewrap
 
-setup: bubblewrap $(VENV) $(HARBOR26)
+browser:
+	@scripts/setup.sh browser
+
+setup: bubblewrap browser $(VENV) $(HARBOR26)
 
 smoke: bubblewrap $(VENV)
 	.venv/bin/skyrl-apex train --preset smoke

@@ -5,7 +5,8 @@
 #   .venv-harbor26  harbor 0.26.0, no torch: the tests of the second harbor version
 #   .venv-skyrl04   skyrl 0.4.0 + harbor 0.26.0: whole training runs, for `make test-full`
 #
-# Usage: scripts/setup.sh [main] [harbor26] [skyrl04] [bubblewrap]   (default: all but skyrl04)
+# Usage: scripts/setup.sh [main] [harbor26] [skyrl04] [bubblewrap] [browser]
+#        (default: bubblewrap, main and harbor26)
 #        scripts/setup.sh python     only print the interpreter that would be used
 # PYTHON=/path/to/python3.12 chooses the interpreter. Safe to run again.
 set -eu
@@ -93,9 +94,21 @@ bubblewrap() {
         die "bubblewrap is missing and could not be installed: apt-get install -y bubblewrap"
 }
 
+# For the tests of the report only: where it cannot be installed they are skipped, and say so.
+browser() {
+    ! command -v chromium >/dev/null 2>&1 || return 0
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 ||
+        { say "no chromium: the report's browser tests will be skipped"; return; }
+    say "installing chromium"
+    apt-get install -y --no-install-recommends chromium >/dev/null 2>&1 ||
+        { apt-get update >/dev/null && apt-get install -y --no-install-recommends chromium >/dev/null 2>&1; } ||
+        say "chromium could not be installed: the report's browser tests will be skipped"
+}
+
 for part in ${*:-bubblewrap main harbor26}; do
     case $part in
     bubblewrap) bubblewrap ;;
+    browser) browser ;;
     python) need_python && echo "$python" ;;
     main) install .venv constraints/skyrl-0.3.0.txt --editable '.[train,dev,modal]' ;;
     harbor26) install .venv-harbor26 constraints/harbor-0.26.0.txt --editable '.[dev,modal]' ;;

@@ -102,3 +102,10 @@ def test_who_is_not_root_is_told_the_command(machine):
     result = machine.run("bubblewrap")
     assert result.returncode == 1
     assert "sudo apt-get install -y bubblewrap" in result.stderr
+
+
+def test_a_missing_browser_is_no_obstacle(machine):
+    machine.command("id", "echo 1000")
+    result = machine.run("browser")
+    assert result.returncode == 0
+    assert "no chromium: the report's browser tests will be skipped" in result.stderr
