@@ -42,8 +42,10 @@ async def proxied(gateway: Gateway) -> AsyncIterator[Callable[..., Awaitable[Fau
     """Opens proxies in front of the gateway and closes them after the test."""
     opened: list[FaultProxy] = []
 
-    async def start(choose: Callable[[str], str | None] = lambda _: None) -> FaultProxy:
-        opened.append(FaultProxy(gateway.port, choose))
+    async def start(
+        choose: Callable[[str], str | None] = lambda _: None, most: int | None = None
+    ) -> FaultProxy:
+        opened.append(FaultProxy(gateway.port, choose, most))
         return await opened[-1].start()
 
     yield start

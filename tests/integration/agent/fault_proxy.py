@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable
 
 FAULTS = (
@@ -29,9 +30,15 @@ class FaultProxy:
     """Forwards HTTP to ``upstream``; ``choose(tool)`` names the fault of each ``tools/call``.
 
     Every request gets a connection of its own to the gateway, so answers end with it.
+
+    :param most: how often one call, told by its arguments, is broken at the most.
     """
 
-    def __init__(self, upstream: int, choose: Callable[[str], str | None]) -> None:
+    def __init__(
+        self, upstream: int, choose: Callable[[str], str | None], most: int | None = None
+    ) -> None:
+        self._most = most
+        self._broken: Counter[str] = Counter()
         self._upstream = upstream
         self.choose = choose
         self._server: asyncio.Server | None = None
@@ -96,10 +103,13 @@ class FaultProxy:
         message = json.loads(body)
         if message.get("method") != "tools/call":
             return None
-        tool = message["params"]["name"]
+        tool, arguments = message["params"]["name"], message["params"].get("arguments")
+        call = json.dumps([tool, arguments], sort_keys=True)
         fault = self.choose(tool)
-        if fault:
-            self.injected.append((tool, fault))
+        if fault is None or self._broken[call] == self._most:
+            return None
+        self._broken[call] += 1
+        self.injected.append((tool, fault))
         return fault
 
     async def _forward(

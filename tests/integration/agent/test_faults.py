@@ -68,7 +68,8 @@ async def test_every_action_runs_at_most_once(
 ) -> None:
     rng = random.Random(f"{fault}/{seed}")
     turns, paths = script(rng)
-    proxy = await proxied(lambda _: fault if rng.random() < 0.4 else None)
+    # A call is sent three times at most: one that is broken less often has to get through.
+    proxy = await proxied(lambda _: fault if rng.random() < 0.4 else None, most=2)
     sockets = open_sockets()
     outcome = await run(
         *turns,
