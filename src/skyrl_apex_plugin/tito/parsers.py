@@ -40,16 +40,28 @@ def load_parser(name: str, tokenizer: Any, tools: Sequence[dict[str, Any]]) -> T
     :raises RendererError: an unknown name; lists the known ones. Or a parser of vllm's that does
         not fit the tokenizer.
     """
-    if name == "hermes":
+    vllm = check_parser_name(name)
+    if vllm is None:
         return HermesParser()
-    vllm = vllm_parsers.registry()
     tool, _, reasoning = name.partition("+")
+    return vllm_parsers.VllmParser(vllm, tool, reasoning, tokenizer, tools)
+
+
+def check_parser_name(name: str) -> vllm_parsers.VllmRegistry | None:
+    """The registry that ``name`` is in, or ``None`` where it is built in.
+
+    :raises RendererError: an unknown name; lists the known ones.
+    """
+    if name == "hermes":
+        return None
+    vllm = vllm_parsers.registry()
+    tool, plus, reasoning = name.partition("+")
     if (
         vllm is not None
         and tool in vllm.tool_names
-        and (not reasoning or reasoning in vllm.reasoning_names)
+        and (not plus or reasoning in vllm.reasoning_names)
     ):
-        return vllm_parsers.VllmParser(vllm, tool, reasoning, tokenizer, tools)
+        return vllm
     raise RendererError(f"unknown parser {name!r}; known: {_known(vllm)}")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import library, probes
+from .parsers import check_parser_name
 from .tools import ToolCatalogue
 from .turn import (
     CannotBridge,
@@ -25,12 +26,28 @@ __all__ = [
     "ParsedTurn",
     "Renderer",
     "RendererError",
+    "check_renderer_name",
     "load_renderer",
 ]
 
 logger = logging.getLogger(__name__)
 
 TEMPLATE = "template"
+AUTO = "auto"
+
+
+def check_renderer_name(name: str) -> None:
+    """Refuse a name that :func:`load_renderer` takes for no tokenizer; none is loaded for it.
+
+    :raises RendererError: a ``ValueError`` that lists the known names.
+    """
+    family, _, rest = name.partition(":")
+    if family == TEMPLATE:
+        check_parser_name(rest)
+    elif name != AUTO and not (family in library.names() and name in library.variants(family)):
+        raise RendererError(
+            f"unknown renderer {name!r}; known: {AUTO}, {_known_names()}, {TEMPLATE}:PARSER"
+        )
 
 
 @functools.lru_cache(maxsize=32)
@@ -46,19 +63,13 @@ def load_renderer(
 
     :raises RendererError: an unknown name (lists the known ones), or no exact renderer.
     """
+    check_renderer_name(name)
     family, _, rest = name.partition(":")
     if family == TEMPLATE:
         from .template import TemplateRenderer
 
         return TemplateRenderer(tokenizer, tools, parser=rest)
-    if name == "auto":
-        chosen = _choose(tokenizer, model_name)
-    elif family in library.names() and (not rest or name in library.variants(family)):
-        chosen = _agreeing(tokenizer, name)
-    else:
-        raise RendererError(
-            f"unknown renderer {name!r}; known: auto, {_known_names()}, template:PARSER"
-        )
+    chosen = _choose(tokenizer, model_name) if name == AUTO else _agreeing(tokenizer, name)
     return library.LibraryRenderer(library.create(tokenizer, chosen), chosen, tools)
 
 

@@ -9,7 +9,13 @@ import pytest
 
 from skyrl_apex_plugin.tito import probes
 from skyrl_apex_plugin.tito.ledger import TokenLedger
-from skyrl_apex_plugin.tito.renderer import CannotBridge, Renderer, RendererError, load_renderer
+from skyrl_apex_plugin.tito.renderer import (
+    CannotBridge,
+    Renderer,
+    RendererError,
+    check_renderer_name,
+    load_renderer,
+)
 from skyrl_apex_plugin.tito.tools import ToolCatalogue
 
 QUESTION = [{"role": "user", "content": "2+2?"}]
@@ -200,6 +206,32 @@ def test_an_unknown_parser_lists_the_known_names(small: Any, catalogue: ToolCata
 def test_an_unknown_renderer_lists_the_known_names(small: Any, catalogue: ToolCatalogue) -> None:
     with pytest.raises(RendererError, match=r"unknown renderer 'qwen9'; known: auto, qwen3, "):
         load_renderer(small, tools=catalogue, name="qwen9")
+
+
+@pytest.mark.parametrize(
+    "name", ["auto", "qwen3", "qwen3:no-thinking", "glm-4.5", "template:hermes"]
+)
+def test_a_known_name_is_taken_without_a_tokenizer(name: str) -> None:
+    check_renderer_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("qwen9", "auto, qwen3, "),
+        ("qwen3:loud", "auto, qwen3, "),
+        ("qwen3:", "auto, qwen3, "),
+        ("default", "auto, qwen3, "),
+        ("", "auto, qwen3, "),
+        ("template", "hermes"),
+        ("template:", "hermes"),
+        ("template:nonsense", "hermes"),
+        ("template:hermes+", "hermes"),
+    ],
+)
+def test_an_unknown_name_is_refused_without_a_tokenizer(name: str, known: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown .*; known: {known}"):
+        check_renderer_name(name)
 
 
 def test_a_template_that_no_renderer_knows_asks_for_a_parser(
