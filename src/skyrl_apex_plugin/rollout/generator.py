@@ -225,7 +225,7 @@ class ApexGenerator(GeneratorInterface):
             loss_masks=masks,
             trajectory_completion_times=times,
         )
-        sums = rollout_sums(rollouts, pass_score=self._settings.pass_score)
+        sums = rollout_sums(rollouts, pass_score=self._settings.pass_score, training=training)
         return {
             "prompt_token_ids": [row.prompt_ids for row in rows],
             "response_ids": [row.response_ids for row in rows],

@@ -69,12 +69,20 @@ def plain_name(name: str) -> str:
     return _ESCAPED.sub(lambda found: found[0].replace(".", ""), name)
 
 
-def rollout_sums(rollouts: Iterable[Rollout], *, pass_score: float) -> dict[str, float]:
-    """The sums of one generator call. Every count of :data:`RATIOS` is there, if only as 0."""
+def rollout_sums(
+    rollouts: Iterable[Rollout], *, pass_score: float, training: bool
+) -> dict[str, float]:
+    """The sums of one generator call. Every count of :data:`RATIOS` is there, if only as 0.
+
+    In training, rewards are those of trained rows: what a masked row would have got moves nothing.
+    Scores are those of every graded trial, in evaluation rewards too.
+    """
     sums: Sums = defaultdict(float, {name: 0.0 for ratio in RATIOS for name in ratio[1:]})
     groups: dict[str, bool] = {}
     for rollout in rollouts:
         _count_trial(sums, rollout, pass_score)
+        if rollout.trained or not training:
+            _count_reward(sums, rollout)
         _count_tokens(sums, rollout)
         groups[rollout.group] = groups.get(rollout.group, False) or rollout.trained
     sums["groups/all"] = len(groups)
@@ -105,6 +113,9 @@ def _count_trial(sums: Sums, rollout: Rollout, pass_score: float) -> None:
         sums[f"{kind}/graded"] += 1
         for name, value in ended.verdict.metrics.items() if ended.verdict else ():
             sums[f"grader/{name}"] += value
+
+
+def _count_reward(sums: Sums, rollout: Rollout) -> None:
     if rollout.reward is not None:
         sums["rewarded/trials"] += 1
         sums["rewarded/reward"] += rollout.reward

@@ -51,11 +51,17 @@ class Told:
 
 @pytest.fixture
 def generator(tmp_path: Path) -> Callable[..., ApexGenerator]:
-    def build(runner: Any, *, keep: str = "all", **settings: Any) -> ApexGenerator:
+    def build(
+        runner: Any,
+        *,
+        keep: str = "all",
+        policy: FailurePolicy | None = None,
+        **settings: Any,
+    ) -> ApexGenerator:
         return ApexGenerator(
             settings=GeneratorSettings(filler_id=FILLER, **settings),
             runner=runner,
-            policy=FailurePolicy(),
+            policy=policy or FailurePolicy(),
             trials=TrialConfigBuilder(sandbox="archipelago-local"),
             shaper=RewardShaper(),
             record=RunRecord(tmp_path / "run", keep=keep),
@@ -138,16 +144,34 @@ async def test_used_up_retries_end_in_a_masked_group(
     assert output["rewards"] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    "masked",
+    [
+        pytest.param(((Outcome.TOKEN_ERROR, None), (Outcome.TOKEN_ERROR, None)), id="ungraded"),
+        pytest.param(((Outcome.COMPLETE, 1.0), (Outcome.TOKEN_ERROR, None)), id="lone survivor"),
+        pytest.param(((Outcome.CONTEXT_LENGTH, 1.0), (Outcome.LENGTH, 1.0)), id="overlong"),
+    ],
+)
 async def test_all_masked_groups_are_left_out_of_our_reward(
-    task: Task, make_ended: MakeEnded, generator: Callable[..., ApexGenerator]
+    task: Task,
+    make_ended: MakeEnded,
+    generator: Callable[..., ApexGenerator],
+    masked: tuple[tuple[Outcome, float | None], ...],
 ) -> None:
-    fault = [make_ended(Outcome.TOKEN_ERROR, None)]
-    told = Told([fault, fault, [make_ended(score=1.0)], [make_ended(score=1.0)]])
-    output = await generator(told).generate(batch(task, 4, groups=["a", "a", "b", "b"]))
-    assert output["rewards"] == [0.0, 0.0, 1.0, 1.0]
+    told = Told(
+        [
+            *([make_ended(outcome, score)] for outcome, score in masked),
+            [make_ended(score=0.5)],
+            [make_ended(score=0.0)],
+        ]
+    )
+    built = generator(told, policy=FailurePolicy.from_settings(mask_overlong=True))
+    output = await built.generate(batch(task, 4, groups=["a", "a", "b", "b"]))
+    assert output["rewards"] == [0.0, 0.0, 0.5, 0.0]
     metrics = output["rollout_metrics"]
+    assert metrics["apex/sum/groups/all_masked"] == 1
     assert metrics["apex/sum/rewarded/trials"] == 2
-    assert metrics["apex/sum/rewarded/reward"] == 2.0
+    assert metrics["apex/sum/rewarded/reward"] == 0.5
 
 
 async def test_evaluation_averages_only_graded_trials(
