@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import batched
 from typing import TYPE_CHECKING, Any
 
 from skyrl_apex_miniworld.tiny_model.demonstrations import Demonstration
@@ -21,12 +22,14 @@ IGNORED = -100
 class WarmUp:
     """Settings of the warm-up; the defaults made the checkpoint that ships."""
 
-    bare_steps: int = 650
+    bare_steps: int = 433
     """Steps at first in which conversations begin at the user's message: what is learned there,
     above all to copy, needs no tool catalogue and costs half as much without it."""
-    steps: int = 900
+    steps: int = 600
     """All steps."""
     batch: int = 96
+    group: int = 24
+    """Most demonstrations in one pass."""
     learning_rate: float = 1.5e-3
     warm_up_steps: int = 50
     weight_decay: float = 0.05
@@ -78,14 +81,11 @@ def warm_up(
     model.train()
     for step in range(1, settings.steps + 1):
         batch = [next(demonstrations) for _ in range(settings.batch)]
-        alike: dict[tuple[str, bool], list[Demonstration]] = {}
-        for each in batch:
-            alike.setdefault((each.system, _is_long(each)), []).append(each)
         optimizer.zero_grad()
         losses = [
             _loss(model, dialect, group, bare=step <= settings.bare_steps)
             * (len(group) / len(batch))
-            for group in alike.values()
+            for group in _groups(batch, settings.group)
         ]
         loss = torch.stack(losses).sum()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -103,9 +103,19 @@ def _rate(step: int, settings: WarmUp) -> float:
     return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-def _is_long(demonstration: Demonstration) -> bool:
-    """Whether it is much longer than most: those are batched apart, since padding is work too."""
-    return sum(len(turn.observation or "") for turn in demonstration.turns) > 100
+def _groups(batch: list[Demonstration], most: int) -> Iterator[list[Demonstration]]:
+    """Demonstrations of one system prompt and of similar length: padding is work too."""
+    alike: dict[str, list[Demonstration]] = {}
+    for each in sorted(batch, key=_length):
+        alike.setdefault(each.system, []).append(each)
+    for demonstrations in alike.values():
+        yield from map(list, batched(demonstrations, most))
+
+
+def _length(demonstration: Demonstration) -> int:
+    """Characters after the system prompt, about in proportion to tokens."""
+    said = sum(len(turn.text) + len(turn.observation or "") for turn in demonstration.turns)
+    return len(demonstration.user) + said
 
 
 def _loss(
