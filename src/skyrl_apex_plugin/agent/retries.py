@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import logging
+import math
 import random
 import time
 from collections import Counter
@@ -153,17 +154,20 @@ def _delay(error: httpx.HTTPError, used: int) -> float:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds of a ``Retry-After`` header, which holds seconds or a date."""
+    """Seconds of a ``Retry-After`` header, which holds seconds or a date.
+
+    ``None`` for anything else. A sleep of ``nan`` would break the order of the event loop's timers.
+    """
     if value is None:
         return None
     try:
-        return max(0.0, float(value))
+        seconds = float(value)
     except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return None
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def _name(error: Exception) -> str:
