@@ -61,7 +61,7 @@ def resolve_entry_point(group: str, name: str) -> Any:
     point = find_entry_point(group, name)
     try:
         return point.load()
-    except Exception as error:  # a third party's module may raise anything
+    except (Exception, SystemExit) as error:  # a third party's module may raise anything
         kind = f"{group} entry point"
         remedy = install_remedy(distribution_of(point), error, point.extras)
         raise BrokenName(kind, name, point.value, owner_of(point), error, remedy=remedy) from error

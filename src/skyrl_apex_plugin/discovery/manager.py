@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint
@@ -40,8 +41,8 @@ def plugin_manager() -> pluggy.PluginManager:
     calls: third-party plugins by name, bundled ones by name, then ``core``; an implementation
     may ask for ``tryfirst`` or ``trylast``.
 
-    :raises PluginError: a plugin does not import, implements a hook that does not exist, asks
-        for arguments that a hook does not have, or forgot ``@hookimpl``.
+    :raises PluginError: a plugin does not import or construct, implements a hook that does not
+        exist, asks for arguments that a hook does not have, or forgot ``@hookimpl``.
     """
     with _lock:
         return _load()
@@ -100,16 +101,18 @@ def in_plugin_order(points: tuple[EntryPoint, ...]) -> list[EntryPoint]:
 def register_plugin(manager: pluggy.PluginManager, point: EntryPoint) -> None:
     """Import a plugin and check its hooks before any of them is called."""
     owner = f"plugin {point.name!r} ({owner_of(point)}, {point.value})"
+    fault = "import"
     try:
         plugin = point.load()
-    except Exception as error:  # a third party's module may raise anything
+        if inspect.isclass(plugin):
+            fault = "construct"
+            plugin = plugin()
+    except (Exception, SystemExit) as error:  # a third party's code may raise anything
         others = ",".join(p.name for p in entry_points_of(GROUP) if p.name != point.name)
         raise PluginError(
-            f"{owner} does not import: {type(error).__name__}: {error}. Repair or uninstall "
+            f"{owner} does not {fault}: {type(error).__name__}: {error}. Repair or uninstall "
             f"{distribution_of(point)}, or leave it out: {ALLOW_LIST}={others}"
         ) from error
-    if inspect.isclass(plugin):
-        plugin = plugin()
     check_marked(plugin, owner)
     try:
         manager.register(plugin, name=point.name)
@@ -120,15 +123,23 @@ def register_plugin(manager: pluggy.PluginManager, point: EntryPoint) -> None:
 
 def check_marked(plugin: Any, owner: str) -> None:
     """Refuse a function that is named like a hook and lacks ``@hookimpl``: it would never run."""
-    for name, member in vars(plugin).items() if isinstance(plugin, ModuleType) else ():
-        if not name.startswith("apex_") or not inspect.isfunction(member):
-            continue
-        if member.__module__ != plugin.__name__ or hasattr(member, f"{PROJECT}_impl"):
+    for name, function in own_functions(plugin):
+        if not name.startswith("apex_") or hasattr(function, f"{PROJECT}_impl"):
             continue
         raise PluginError(
             f"{owner}: function {name} is named like a hook but is not marked. Decorate it with "
             "@hookimpl (from skyrl_apex_hookspecs), or choose a name without the prefix apex_."
         )
+
+
+def own_functions(plugin: Any) -> Iterator[tuple[str, Any]]:
+    """The functions that a module defines itself, or the methods of an object."""
+    if isinstance(plugin, ModuleType):
+        for name, member in vars(plugin).items():
+            if inspect.isfunction(member) and member.__module__ == plugin.__name__:
+                yield name, member
+    else:
+        yield from inspect.getmembers(plugin, inspect.isroutine)
 
 
 def check_implementations(manager: pluggy.PluginManager, plugin: Any, owner: str) -> None:

@@ -50,7 +50,7 @@ def registered(kind: Kind) -> dict[str, Registration]:
 def _load(kind: Kind, name: str, target: str, owner: str, extra: str | None) -> type:
     try:
         found = load_target(target)
-    except Exception as error:  # a third party's module may raise anything
+    except (Exception, SystemExit) as error:  # a third party's module may raise anything
         distribution = owner.partition("(")[2].partition(" ")[0] or DISTRIBUTION
         remedy = (
             f"Install what it needs: pip install '{DISTRIBUTION}[{extra}]'"
@@ -85,8 +85,9 @@ def build_registry(manager: pluggy.PluginManager | None = None) -> Registry:
                 implementation.call(register=_registrar(registry, kind, owner))
             except DiscoveryError:
                 raise
-            except Exception as error:  # a third party's hook may raise anything
-                raise PluginError(f"{owner}: {REGISTRATION_HOOKS[kind]}: {error}") from error
+            except (Exception, SystemExit) as error:  # a third party's hook may raise anything
+                reason = f"{type(error).__name__}: {error}"
+                raise PluginError(f"{owner}: {REGISTRATION_HOOKS[kind]}: {reason}") from error
     return registry
 
 

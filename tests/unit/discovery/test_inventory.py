@@ -36,6 +36,18 @@ def test_a_broken_plugin_is_listed_beside_the_others(installed):
     assert len(found.problems) == 1 and "no_such_package_at_all" in found.problems[0]
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["raise SystemExit(0)", "@hookimpl\ndef apex_register_graders(register): raise SystemExit(0)"],
+    ids=["at import", "in a hook"],
+)
+def test_a_plugin_that_exits_does_not_end_the_command_in_silence(installed, source):
+    installed(bad=source)
+    result = CliRunner().invoke(plugins, ["list"])
+    assert result.exit_code == 1
+    assert "bad" in result.stderr and "SystemExit" in result.stderr
+
+
 def test_what_the_allow_list_leaves_out_is_shown_as_left_out(installed, monkeypatch):
     installed(good=GRADER, other="")
     monkeypatch.setenv(manager.ALLOW_LIST, "other")

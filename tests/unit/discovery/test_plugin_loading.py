@@ -23,13 +23,43 @@ from skyrl_apex_plugin.discovery.errors import DuplicateName
         ),
         ("import no_such_package_at_all", "no_such_package_at_all"),
         ("raise RuntimeError('boom')", "boom"),
+        ("raise SystemExit(0)", "does not import: SystemExit: 0"),
     ],
-    ids=["misspelt", "wrong-argument", "unmarked", "async", "wrapper", "import", "raises"],
+    ids=["misspelt", "wrong-argument", "unmarked", "async", "wrapper", "import", "raises", "exits"],
 )
 def test_a_plugin_that_does_not_fit_fails_at_load(use, source, says):
     with pytest.raises(PluginError, match=says) as caught:
         use(strange=source)
     assert "'strange'" in str(caught.value) and "made_up_strange" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (
+            "def __init__(self): raise RuntimeError('boom')",
+            "does not construct: RuntimeError: boom",
+        ),
+        ("def __init__(self): raise SystemExit(0)", "does not construct: SystemExit: 0"),
+        ("def __init__(self, path): ...", "does not construct: TypeError"),
+        ("def apex_reward_terms(self, trajectory): ...", "apex_reward_terms .* not marked"),
+        ("@staticmethod\n    def apex_reward_term(trajectory): ...", "not marked"),
+        ("@hookimpl\n    def apex_reward_term(self, trajectory): ...", "did you mean"),
+    ],
+)
+def test_a_plugin_that_is_a_class_is_held_to_the_same(write_plugin, source, says):
+    module = write_plugin("strange", f"class Plugin:\n    {source}\n")
+    point = EntryPoint(name="strange", value=f"{module.value}:Plugin", group=manager.GROUP)
+    with pytest.raises(PluginError, match=says) as caught:
+        manager.load_plugins((point,))
+    assert "'strange'" in str(caught.value)
+
+
+def test_a_plugin_that_is_a_class_works(write_plugin):
+    source = "class Plugin:\n    @hookimpl\n    def apex_reward_terms(self, trajectory): ...\n"
+    module = write_plugin("tidy", source)
+    point = EntryPoint(name="tidy", value=f"{module.value}:Plugin", group=manager.GROUP)
+    assert manager.load_plugins((point,)).has_plugin("tidy")
 
 
 def test_a_broken_plugin_is_told_how_to_be_left_out(use, monkeypatch):
