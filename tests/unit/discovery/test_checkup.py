@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from skyrl_apex_plugin.cli.doctor import doctor
 from skyrl_apex_plugin.discovery import checkup
@@ -75,6 +79,28 @@ def test_what_is_documented_is_the_table_that_the_doctor_reads(page):
         for name in ("torch", "ray", "vllm-router"):
             (row,) = (package for package in packages_beside(skyrl) if package.name == name)
             assert set(row.seen) <= set(line.split()), name
+
+
+def oldest(specifier: str | SpecifierSet) -> Version | None:
+    """The oldest release that a specifier admits, if it names one."""
+    named = [each for each in SpecifierSet(str(specifier)) if each.operator in (">=", "==")]
+    return max((Version(each.version.removesuffix(".*")) for each in named), default=None)
+
+
+@pytest.mark.parametrize("name", sorted({package.name for package in known_packages()}))
+def test_what_is_said_to_work_is_what_pip_would_install(name):
+    """No older release than the requirements admit, in the table and in its commands."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    declared = [Requirement(line) for line in lines]
+    admitted = [oldest(each.specifier) for each in declared if each.name == name]
+    rows = [package for package in known_packages() if package.name == name]
+    accepted = [oldest(row.works) for row in rows]
+    if admitted and all(accepted):  # a row may name no oldest release
+        assert min(accepted) == min(admitted)
+    for row in rows:
+        command = oldest(Requirement(shlex.split(row.install)[-1]).specifier)
+        assert command is None or row.fits(str(command))
 
 
 @pytest.mark.parametrize("skyrl", known("skyrl").seen)
