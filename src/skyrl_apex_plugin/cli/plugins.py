@@ -72,11 +72,11 @@ def new(name: str, into: Path) -> None:
 
     try:
         folder = write_plugin_package(name, into)
-    except (ValueError, FileExistsError) as error:
+    except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(
         f"wrote {folder}\n\n"
-        f"  pip install --editable {folder}\n"
+        f"  pip install --editable '{folder}[test]'\n"
         f"  python -m pytest {folder}\n"
         f"  skyrl-apex plugins list\n\n"
         f"then train with: apex.grader.name={name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -31,6 +32,11 @@ def write_plugin_package(name: str, into: Path) -> Path:
     ):
         raise ValueError(
             f"{name!r} cannot name a package: use letters, digits and hyphens, and a letter first"
+        )
+    if keyword.iskeyword(module):
+        raise ValueError(
+            f"{name!r} cannot name a package: {module!r} is a word of Python's own, which nothing "
+            "can import"
         )
     folder = into / name
     if folder.exists():
