@@ -13,11 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from skyrl_apex_plugin.data.limits import Limits, Refused, member_path
+from skyrl_apex_plugin.data.limits import Limits, Refused, check_link, member_path, refusing
 
 PIECE = 2**20
 IN_MEMORY = 32 * 2**20
 """Unpacked bytes that are held in memory; larger archives go through a temporary file."""
+MALFORMED = (
+    tarfile.TarError,
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    ValueError,
+)
+"""What ``tarfile`` raises for headers with numbers that are none, absurd sizes and long chains."""
 
 
 def unpack(data: bytes, target: Path, limits: Limits) -> None:
@@ -33,22 +42,32 @@ def unpack(data: bytes, target: Path, limits: Limits) -> None:
         try:
             with tarfile.open(fileobj=stream, mode="r:") as archive:
                 _Writer(target).write(archive)
-        except tarfile.TarError as error:
-            raise Refused(f"not a whole tar archive: {error}") from error
+        except MALFORMED as error:
+            reason = str(error) or type(error).__name__
+            raise Refused(f"not a whole tar archive: {reason}") from error
 
 
 def pack(directory: Path) -> bytes:
     """The archive of a task directory. Equal directories give equal bytes on every machine with
-    the same zlib: names are sorted, owners and times are zero."""
+    the same zlib: names are sorted, owners and times are zero.
+
+    Raises ``ValueError`` for what no extraction would take: devices, links out of the task.
+    """
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", filename="", mtime=0, compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as archive,
     ):
         for path in _entries(directory):
+            archive.inodes.clear()  # a file of several names is packed under each, not as a link
             info = archive.gettarinfo(path, arcname=path.relative_to(directory).as_posix())
             if not (info.isfile() or info.isdir() or info.issym()):
                 raise ValueError(f"{path}: only files, directories and links can be packed")
+            if info.issym():
+                try:
+                    check_link(info.name, info.linkname)
+                except Refused as reason:
+                    raise ValueError(f"{directory}: {reason}") from reason
             info.mode = 0o755 if info.isdir() or info.mode & 0o100 else 0o644
             info.uid = info.gid = 0
             info.uname = info.gname = ""
@@ -128,10 +147,8 @@ class _Writer:
         self._make_folder(name.rpartition("/")[0])
         mode = 0o755 if member.mode & 0o100 else 0o644
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        try:
+        with refusing(f"member {member.name!r}"):
             descriptor = os.open(f"{self._root}/{name}", flags, mode)
-        except OSError as error:
-            raise Refused(f"member {member.name!r}: {error.strerror}") from error
         try:
             self._copy(archive, member, descriptor)
         finally:
@@ -152,23 +169,16 @@ class _Writer:
                 piece = piece[os.write(descriptor, piece) :]
 
     def _make_link(self, member: tarfile.TarInfo, name: str) -> None:
-        folder = name.rpartition("/")[0]
-        landing = os.path.normpath(os.path.join("/task", folder, member.linkname))
-        if os.path.isabs(member.linkname) or not landing.startswith("/task/"):
-            raise Refused(f"member {member.name!r} links to {member.linkname!r}, out of the task")
-        self._make_folder(folder)
-        try:
+        check_link(name, member.linkname)
+        self._make_folder(name.rpartition("/")[0])
+        with refusing(f"member {member.name!r}"):
             os.symlink(member.linkname, f"{self._root}/{name}")
-        except OSError as error:
-            raise Refused(f"member {member.name!r}: {error.strerror}") from error
 
     def _make_folder(self, name: str) -> None:
         """Make a directory and its parents. A link in its place is refused by ``mkdir``."""
         if name in self._folders:
             return
         self._make_folder(name.rpartition("/")[0])
-        try:
+        with refusing(f"directory {name!r}"):
             os.mkdir(f"{self._root}/{name}")
-        except OSError as error:
-            raise Refused(f"directory {name!r}: {error.strerror}") from error
         self._folders.add(name)

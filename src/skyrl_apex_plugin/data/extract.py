@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
 from skyrl_apex_plugin.data.archive import unpack
-from skyrl_apex_plugin.data.limits import Limits, Refused, task_path
+from skyrl_apex_plugin.data.limits import Limits, Refused, refusing, task_path
 from skyrl_apex_plugin.data.shards import Row, read_paths, read_rows
 from skyrl_apex_plugin.files import write_atomic
 
@@ -201,18 +201,20 @@ def _unpack_row(row: Row, out: Path, limits: Limits) -> tuple[str | None, bool]:
     """Put one task in its place. Returns the reason for a refusal, and whether it was unpacked."""
     if not row.data:
         return f"task_binary is {'null' if row.data is None else 'empty'}", False
-    target = out / task_path(row.path)
-    stamp = out / STATE / "stamps" / f"{task_path(row.path)}.sha256"
-    digest = hashlib.sha256(row.data).hexdigest()
-    stamped = _read(stamp)
-    if target.exists() and stamped == digest:
-        return None, False
-    if target.exists() and stamped is None:
-        return f"{target} is there already and was not extracted by this command", False
     partial = _partial(out) / uuid.uuid4().hex
     try:
+        path = task_path(row.path)
+        with refusing(f"path {row.path!r}"):
+            target, stamp = _place(path, out), _stamp(path, out)
+            digest = hashlib.sha256(row.data).hexdigest()
+            stamped = _read(stamp)
+            if target.exists() and stamped == digest:
+                return None, False
+            if target.exists() and stamped is None:
+                return f"{target} is there already and was not extracted by this command", False
         unpack(row.data, partial, limits)
-        _replace(target, partial, stamp, digest)
+        with refusing(f"path {row.path!r}"):
+            _replace(target, partial, stamp, digest)
     except Refused as reason:
         return str(reason), False
     finally:
@@ -220,16 +222,31 @@ def _unpack_row(row: Row, out: Path, limits: Limits) -> tuple[str | None, bool]:
     return None, True
 
 
+def _place(path: PurePosixPath, out: Path) -> Path:
+    """Where a task goes. Refused below a link or an extracted task: what lies there is the task's
+    own, and a link in it may lead anywhere once the task has run."""
+    for inner in (path, *path.parents[:-1]):
+        if (out / inner).is_symlink():
+            raise Refused(f"path {str(path)!r}: {out / inner} is a symbolic link")
+        if inner != path and _stamp(inner, out).is_file() and (out / inner).exists():
+            raise Refused(f"path {str(path)!r} is inside the task {out / inner}")
+    return out / path
+
+
+def _stamp(path: PurePosixPath, out: Path) -> Path:
+    return out / STATE / "stamps" / f"{path}.sha256"
+
+
 def _replace(target: Path, partial: Path, stamp: Path, digest: str) -> None:
     """Move a whole task into its place. The stamp goes first, and an old directory before it: at
     no moment does a fitting stamp stand beside a directory of another archive."""
-    if target.exists():
-        target.rename(partial.with_suffix(".old"))
+    for folder in (stamp.parent, target.parent):
+        folder.mkdir(parents=True, exist_ok=True)
     # Written among the partial things, so that a kill leaves nothing that is not swept up.
     new_stamp = partial.with_suffix(".stamp")
     new_stamp.write_text(digest)
-    for folder in (stamp.parent, target.parent):
-        folder.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        target.rename(partial.with_suffix(".old"))
     new_stamp.rename(stamp)
     partial.rename(target)
 

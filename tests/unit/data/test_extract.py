@@ -45,7 +45,20 @@ def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
     return info
 
 
+def link(name: str, target: str) -> tarfile.TarInfo:
+    return special(name, tarfile.SYMTYPE, target)
+
+
+def headers(kind: bytes = tarfile.REGTYPE, **extra: str) -> tarfile.TarInfo:
+    info = special("file", kind)
+    info.pax_headers = {name.replace("_", "."): value for name, value in extra.items()}
+    return info
+
+
 GOOD = archive(("instruction.md", b"Do it."))
+DEEP = "a/b/c/d/e/f/g/h"
+UP = "../" * 8
+LONG = "/".join(f"d{number}" + "x" * 240 for number in range(15))
 
 
 def shard(path: Path, rows: Sequence[tuple[Any, Any]]) -> Path:
@@ -93,6 +106,48 @@ def extracted(out: Path) -> list[str]:
             "file-over-a-link",
             ("evil", archive(special("a", tarfile.SYMTYPE, "task.toml"), ("a", b"y"))),
             "member 'a'",
+        ),
+        (
+            "link-through-a-link",
+            (
+                "evil",
+                archive(
+                    special("top", tarfile.DIRTYPE),
+                    link(f"{DEEP}/L", f"{UP}top"),
+                    link("instruction.md", f"{DEEP}/L/{UP}etc/passwd"),
+                ),
+            ),
+            "with '..' after a name",
+        ),
+        (
+            "link-beyond-the-longest-path",
+            (
+                "evil",
+                archive(
+                    link(f"{LONG}/up", "../" * 14),
+                    link("link", f"{LONG}/up/{'../' * 13}etc/passwd"),
+                ),
+            ),
+            "with '..' after a name",
+        ),
+        (
+            "link-of-a-nul",
+            ("evil", archive(headers(tarfile.SYMTYPE, linkpath="a\0b"))),
+            "member 'file'",
+        ),
+        ("link-to-nothing", ("evil", archive(link("link", ""))), "member 'link'"),
+        ("path-too-long", ("x" * 300, GOOD), "File name too long"),
+        ("member-too-long", ("evil", archive(("x" * 300, b""))), "File name too long"),
+        ("path-of-a-stamp", ("good-1.sha256/b", GOOD), "path 'good-1.sha256/b': Not a directory"),
+        (
+            "sparse-headers",
+            ("evil", archive(headers(GNU_sparse_map="x", GNU_sparse_size="y"))),
+            "not a whole tar archive",
+        ),
+        (
+            "sparse-version",
+            ("evil", archive(headers(GNU_sparse_major="1", GNU_sparse_minor="0"))),
+            "",
         ),
         ("hard-link", ("evil", archive(special("h", tarfile.LNKTYPE, "/etc/passwd"))), "'h'"),
         ("device-node", ("evil", archive(special("d", tarfile.CHRTYPE))), "member 'd' is no file"),
@@ -175,6 +230,63 @@ def test_links_within_the_task_and_the_executable_bit_are_kept(tmp_path: Path) -
     made = tmp_path / "out/t/tests/test.sh"
     assert made.stat().st_mode & 0o7777 == 0o755 & ~_umask()
     assert (tmp_path / "out/t/tests/again").readlink() == Path("test.sh")
+
+
+def test_links_that_an_archive_may_hold_never_lead_out(tmp_path: Path) -> None:
+    """Random trees of folders and links; where the kernel ends up is what counts."""
+    rng = random.Random(11)
+    steps = ["a", "b", "c", "..", "..", "."]
+
+    def text() -> str:
+        return "/".join(rng.choices(steps, k=rng.randrange(1, 6)))
+
+    def name() -> str:
+        return "/".join(rng.choices("abc", k=rng.randrange(1, 4)))
+
+    rows = [
+        (f"world/t{row}", archive(*(link(name(), text()) for _ in range(rng.randrange(1, 5)))))
+        for row in range(600)
+    ]
+    out = tmp_path / "out"
+    for part in "abc":
+        (tmp_path / part).mkdir()  # outside, for a link to land on
+        (out / part).mkdir(parents=True)
+    run("extract", shard(tmp_path / "s.parquet", rows), out)
+    links = landed = 0
+    for task in out.glob("world/*"):
+        for path in task.rglob("*"):
+            if path.is_symlink():
+                links += 1
+                try:
+                    end = os.open(path, os.O_PATH)
+                except OSError:
+                    continue  # it dangles, or runs in a circle
+                landed += 1
+                place = Path(f"/proc/self/fd/{end}").readlink()
+                os.close(end)
+                assert task in (place, *place.parents), f"{path} -> {path.readlink()}"
+    assert links > 100 and landed > 30
+
+
+@pytest.mark.parametrize("kind", ["inside", "outside", "dangling"])
+def test_nothing_is_written_through_what_an_earlier_task_left(tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "out"
+    targets = {"inside": "real", "outside": tmp_path / "elsewhere", "dangling": "nowhere"}
+    (tmp_path / "elsewhere").mkdir()
+    run("extract", shard(tmp_path / "a.parquet", [("e", archive(("real/x", b"")))]), out)
+    (out / "e/t").symlink_to(targets[kind])
+    for name in ("mine", "yours"):
+        (out / name).symlink_to(targets[kind])
+    before = set(tmp_path.rglob("*"))
+    rows = [("e/t/evil", GOOD), ("mine/evil", GOOD), ("yours", GOOD), ("e/new", GOOD)]
+    result = run("extract", shard(tmp_path / "a.parquet", [*rows, ("good", GOOD)]), out)
+    assert result.exit_code == 1 and "1 tasks extracted" in result.output
+    assert result.stderr.count("is a symbolic link") == 3
+    assert f"path 'e/new' is inside the task {out / 'e'}" in result.stderr
+    added = set(tmp_path.rglob("*")) - before
+    assert {path for path in added if out / "good" not in (path, *path.parents)} <= {
+        *(out / ".skyrl-apex").rglob("*")
+    }
 
 
 def _umask() -> int:
