@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from .turn import (
     unreadable,
 )
 
+QUESTION: Message = {"role": "user", "content": "?"}
 NOT_FOR_TEXT = frozenset({"default"})
 """``default`` is the library's own fallback; it cannot extend a stream."""
 PREFERRED = ("qwen3", "qwen3.5", "qwen3.6", "glm-4.5", "glm-5", "deepseek-v3", "kimi-k2", "llama-3")
@@ -111,14 +111,22 @@ class _PlainTokenizer:
 class LibraryRenderer:
     """See :class:`~skyrl_apex_plugin.tito.turn.Renderer`.
 
-    :param library: a renderer of the ``renderers`` package.
+    :param name: as :func:`create` takes it.
+    :raises RendererError: the tokenizer lacks what this family needs, or what is rendered behind
+        a message cannot be told, since the message itself is then rendered otherwise.
     """
 
-    def __init__(self, library: Any, name: str, tools: ToolCatalogue) -> None:
-        self._library = library
+    def __init__(self, tokenizer: Any, name: str, tools: ToolCatalogue) -> None:
+        self._library = create(tokenizer, name)
+        self._tokenizer = tokenizer
         self._name = name
         self._tools = tools.for_model or None
-        self._stops = tuple(library.get_stop_token_ids())
+        self._stops = tuple(self._library.get_stop_token_ids())
+        self._generation_prompt = self._behind_question(add_generation_prompt=True)
+        """What stands before every turn. It may open the reasoning, which parsing must know."""
+        self._missing_stop([QUESTION])
+        if self._tools:
+            self._missing_stop([probes.FOUND])
 
     @property
     def name(self) -> str:
@@ -127,16 +135,6 @@ class LibraryRenderer:
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
         return self._stops
-
-    @functools.cached_property
-    def _generation_prompt(self) -> list[int]:
-        """What stands before every turn. It may open the reasoning, which parsing must know."""
-        question: list[Message] = [{"role": "user", "content": "?"}]
-        plain = self._library.render_ids(question)
-        prompt: list[int] = self._library.render_ids(question, add_generation_prompt=True)
-        if prompt[: len(plain)] != plain:
-            raise RendererError(f"renderer {self._name!r} has no generation prompt of its own")
-        return prompt[len(plain) :]
 
     def start(self, messages: Sequence[Message]) -> list[int]:
         ids: list[int] = self._library.render_ids(
@@ -164,13 +162,28 @@ class LibraryRenderer:
     def _missing_stop(self, messages: Sequence[Message]) -> list[int]:
         """What ends a turn that was cut off: the first stop token that the template has between
         an assistant's text and ``messages``. For GLM that is the marker of the first of them."""
-        question: Message = {"role": "user", "content": "?"}
         turn: Message = {"role": "assistant", "content": "Four."}
         if messages[0].get("role") == "tool":
             turn = {**turn, "tool_calls": [probes.call("search", {"query": "x"}, "call00000")]}
-        start = len(self._library.render_ids([question]))
-        whole = self._library.render_ids([question, turn, *messages])
-        return [token for token in whole[start:] if token in self._stops][:1]
+        added = self._behind_question(turn, *messages)
+        return [token for token in added if token in self._stops][:1]
+
+    def _behind_question(
+        self, *messages: Message, add_generation_prompt: bool = False
+    ) -> list[int]:
+        """What is rendered behind a question."""
+        before: list[int] = self._library.render_ids([QUESTION])
+        whole: list[int] = self._library.render_ids(
+            [QUESTION, *messages], add_generation_prompt=add_generation_prompt
+        )
+        if whole[: len(before)] != before:
+            what = [message["role"] for message in messages] or "a generation prompt"
+            raise RendererError(
+                f"renderer {self._name!r} for the tokenizer {self._tokenizer.name_or_path!r} "
+                f"renders a question otherwise when {what} follows it, so turns cannot be told "
+                "apart. Use another renderer, or the chat template: renderer=template:PARSER"
+            )
+        return whole[len(before) :]
 
     def _bridge(
         self, before: list[int], sampled: list[int], messages: Sequence[Message]

@@ -61,7 +61,8 @@ def load_renderer(
     the library's renderer for ``model_name`` or the tokenizer's own name; failing that, the first
     one that renders every probe conversation exactly as the tokenizer's chat template does.
 
-    :raises RendererError: an unknown name (lists the known ones), or no exact renderer.
+    :raises RendererError: an unknown name (lists the known ones), no exact renderer, or one whose
+        rendering of a conversation does not start with that of its beginning.
     """
     check_renderer_name(name)
     family, _, rest = name.partition(":")
@@ -70,7 +71,7 @@ def load_renderer(
 
         return TemplateRenderer(tokenizer, tools, parser=rest)
     chosen = _choose(tokenizer, model_name) if name == AUTO else _agreeing(tokenizer, name)
-    return library.LibraryRenderer(library.create(tokenizer, chosen), chosen, tools)
+    return library.LibraryRenderer(tokenizer, chosen, tools)
 
 
 @functools.lru_cache(maxsize=32)

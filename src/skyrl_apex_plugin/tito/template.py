@@ -182,12 +182,18 @@ class TemplateRenderer:
 
     def _opens_reasoning(self) -> bool:
         question = [probes.USER]
-        prompt = self._render(question, ())
         plain = self._render(question, (), generation=False)
-        if not prompt.startswith(plain):
-            raise RendererError(f"{self._template_name()} has no generation prompt of its own")
-        added = prompt[len(plain) :]
+        added = self._behind(plain, self._render(question, ()), "a generation prompt")
         return added.rfind(THINK) > added.rfind(THINK_END)
+
+    def _behind(self, before: str, whole: str, what: str) -> str:
+        """What is new in ``whole``, which must go on where ``before`` ends."""
+        if not whole.startswith(before):
+            raise RendererError(
+                f"{self._template_name()} renders a question otherwise when {what} follows it: "
+                "what is new there cannot be told. Make the template append"
+            )
+        return whole[len(before) :]
 
     # Whether that is exact
 
@@ -221,7 +227,8 @@ class TemplateRenderer:
         not; no chat template says what else its model may write."""
         question, turn = {"role": "user", "content": "?"}, probes.ASKS_TWICE
         before = self._render([question], probes.TOOLS, generation=False)
-        text = self._render([question, turn], probes.TOOLS, generation=False)[len(before) :]
+        whole = self._render([question, turn], probes.TOOLS, generation=False)
+        text = self._behind(before, whole, "an assistant's turn")
         expected = [
             (call["function"]["name"], call["function"]["arguments"]) for call in turn["tool_calls"]
         ]

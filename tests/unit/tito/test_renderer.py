@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skyrl_apex_plugin.tito import probes
+from skyrl_apex_plugin.tito import library, probes
 from skyrl_apex_plugin.tito.ledger import TokenLedger
 from skyrl_apex_plugin.tito.renderer import (
     CannotBridge,
@@ -280,6 +280,50 @@ def test_a_template_whose_turns_depend_on_their_number_is_refused_by_name(
     )
     with pytest.raises(RendererError, match=r"byte-tokenizer .*cannot be extended exactly"):
         load_renderer(clone(small, numbered), tools=catalogue, name="template:hermes")
+
+
+@pytest.mark.parametrize(
+    ("unstable", "what"),
+    [
+        ("{{ add_generation_prompt }}", "a generation prompt"),
+        ("{{ messages[1] is defined }}", "an assistant's turn"),
+    ],
+)
+def test_a_template_that_rewrites_what_came_before_is_refused_by_name(
+    small: Any, catalogue: ToolCatalogue, unstable: str, what: str
+) -> None:
+    with pytest.raises(RendererError, match=rf"byte-tokenizer \(sha256 .*when {what} follows"):
+        load_renderer(
+            clone(small, unstable + small.chat_template), tools=catalogue, name="template:hermes"
+        )
+
+
+@pytest.mark.parametrize(
+    ("follows", "what"),
+    [
+        (lambda messages, prompt: prompt, "a generation prompt"),
+        (lambda messages, prompt: messages[-1]["role"] == "user" and len(messages) > 1, "'user'"),
+        (lambda messages, prompt: messages[-1]["role"] == "tool", "'tool'"),
+    ],
+)
+def test_a_library_renderer_that_rewrites_what_came_before_is_refused_at_start_up(
+    small: Any,
+    catalogue: ToolCatalogue,
+    monkeypatch: pytest.MonkeyPatch,
+    follows: Callable[..., bool],
+    what: str,
+) -> None:
+    honest = library.create(small, "qwen3")
+    render = honest.render_ids
+
+    def unstable(messages: Any, *, add_generation_prompt: bool = False, **more: Any) -> Any:
+        ids = render(messages, add_generation_prompt=add_generation_prompt, **more)
+        return [small.eos_token_id, *ids] if follows(messages, add_generation_prompt) else ids
+
+    monkeypatch.setattr(honest, "render_ids", unstable)
+    monkeypatch.setattr(library, "create", lambda tokenizer, name: honest)
+    with pytest.raises(RendererError, match=f"'byte-tokenizer' .*{what}.*template:PARSER"):
+        library.LibraryRenderer(small, "qwen3", catalogue)
 
 
 def test_a_template_that_drops_calls_is_refused(small: Any, catalogue: ToolCatalogue) -> None:
