@@ -122,6 +122,10 @@ def _hermes_calls(text: str, start: int) -> list[ParsedCall]:
         end = text.find(CALL_END, at)
         if end < 0:
             calls.append(ParsedCall("", {}, unreadable("it is not closed")))
+        elif found is not None and text[at:end].strip():
+            # A second call may stand there: what the first one meant to say is not known.
+            error = f"something else stands between its JSON and {CALL_END}"
+            calls.append(ParsedCall("", {}, unreadable(error)))
         elif isinstance(found, dict):
             calls.append(read_call(found.get("name"), found.get("arguments")))
         else:

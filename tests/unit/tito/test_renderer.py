@@ -161,6 +161,27 @@ def test_an_unreadable_call_is_one_correction_and_no_call(
     assert turn.malformed is None, "the attempt already carries the correction"
 
 
+OTHER_CALL = CALL.replace("2+2", "3+3")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{CALL.removesuffix('</tool_call>')}{OTHER_CALL}",
+        CALL.replace("</tool_call>", "trailing</tool_call>"),
+        CALL.replace("</tool_call>", '{"name": "calc", "arguments": {}}</tool_call>'),
+        CALL.replace("</tool_call>", "}</tool_call>"),
+    ],
+)
+def test_a_block_with_more_than_one_call_in_it_is_one_correction_and_no_call(
+    small: Any, renderer: Renderer, text: str
+) -> None:
+    (attempt,) = renderer.parse(small.encode(text + "<|im_end|>")).calls
+    assert attempt.error is not None and "was not run" in attempt.error
+    after = renderer.parse(small.encode(f"{text}\n{OTHER_CALL}<|im_end|>")).calls
+    assert [call.arguments for call in after if call.error is None] == [{"expr": "3+3"}]
+
+
 def test_good_and_bad_calls_of_a_turn_keep_their_order(small: Any, renderer: Renderer) -> None:
     turn = renderer.parse(small.encode(f"{CALL}\n<tool_call>oops</tool_call>\n{CALL}<|im_end|>"))
     assert [call.error is None for call in turn.calls] == [True, False, True]
