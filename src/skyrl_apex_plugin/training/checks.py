@@ -2,15 +2,81 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from skyrl_apex_hookspecs import Task
+from skyrl_apex_plugin.data.expression import compile_expression
 from skyrl_apex_plugin.discovery import resolve
+from skyrl_apex_plugin.discovery.registry import Kind
 from skyrl_apex_plugin.rollout.masking import check_estimator
 from skyrl_apex_plugin.rollout.outcomes import FailurePolicy
+from skyrl_apex_plugin.rollout.trial_config import TrialConfigBuilder
 
 from .config import ApexTrainConfig
 
-CONTROLS = ("none", "shuffle_rewards", "zero_advantages", "invert_rewards", "shift_mask")
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+CHOICES = {
+    "runner.name": ("local", "ray"),
+    "record.keep": ("all", "failed", "none"),
+    "control": ("none", "shuffle_rewards", "zero_advantages", "invert_rewards", "shift_mask"),
+}
+"""Keys of ``apex`` that take one of a few words."""
+
+type Test = Callable[[Any], bool]
+
+
+def _whole(lowest: int) -> Test:
+    return lambda value: type(value) is int and value >= lowest
+
+
+def _number(lowest: float = -math.inf, highest: float = math.inf) -> Test:
+    return lambda value: type(value) in (int, float) and lowest <= value <= highest
+
+
+def _or_null(test: Test) -> Test:
+    return lambda value: value is None or test(value)
+
+
+def _is(kind: type) -> Test:
+    return lambda value: isinstance(value, kind)
+
+
+_SHARE = (_number(0, 1), "a share between 0 and 1")
+_POSITIVE = _number(math.nextafter(0, 1))
+_NAMES = (_is(Mapping), "names with values: {name: value}")
+
+VALUES: Mapping[str, tuple[Test, str]] = {
+    "sandbox.kwargs": _NAMES,
+    "agent": _NAMES,
+    "grader.kwargs": _NAMES,
+    "grader.pass_score": (_number(), "a number"),
+    "rewards.terms": _NAMES,
+    "sampler.kwargs": _NAMES,
+    "sampler.gate.steps": (_whole(-1), "a number of steps, or -1 for all"),
+    "sampler.gate.rate": (_or_null(_SHARE[0]), f"{_SHARE[1]}, or null"),
+    "sampler.gate.mean_limit": (_POSITIVE, "nats above 0"),
+    "sampler.gate.max_limit": (_or_null(_POSITIVE), "nats above 0, or null"),
+    "failures.treatments": _NAMES,
+    "failures.max_retries": (_whole(0), "a whole number, 0 or more"),
+    "failures.max_failed_fraction": _SHARE,
+    "failures.min_group_survivors": (_whole(0), "a whole number, 0 or more"),
+    "failures.length_reward_zero": (_is(bool), "true or false"),
+    "runner.max_concurrent_trials": (_whole(1), "a whole number, 1 or more"),
+    "runner.starts_per_second": (_or_null(_number(1)), "a number, 1 or more, or null"),
+    "runner.trials_per_worker": (_whole(1), "a whole number, 1 or more"),
+    "runner.worker_cpus": (_number(0), "a number, 0 or more"),
+    "runner.worker_resources": _NAMES,
+    "trial": _NAMES,
+}
+"""Key of ``apex`` to what its value must be. SkyRL's parser takes any type for any field."""
 
 FROM_ELSEWHERE = {
     "mode": "training always runs in TITO mode",
@@ -38,6 +104,18 @@ SAMPLING_FIELDS = frozenset(
 HOSTED = ("openai", "tinker")
 """Samplers whose engine is not SkyRL's and reports logprobs at temperature 1."""
 
+GIVEN = frozenset(
+    {"environment_dir", "environment_name", "session_id", "trial_paths", "task_env_config"}
+)
+"""Constructor arguments that harbor itself gives every sandbox."""
+
+FOLLOWED = (
+    *("skyrl_apex_plugin.", "skyrl_apex_local.", "skyrl_apex_docker."),
+    *("harbor.environments.base", "harbor.environments.docker.docker"),
+)
+"""Modules whose classes read nothing of their ``**kwargs``: they hand them to the class above, and
+harbor's base class drops what is left."""
+
 
 def check_apex_config(cfg: ApexTrainConfig) -> None:
     """Refuse what would train on the wrong thing, or fail only after the engines are up.
@@ -45,16 +123,14 @@ def check_apex_config(cfg: ApexTrainConfig) -> None:
     Raises ``ValueError`` naming the key, its value and the way out, and ``UnknownName`` or
     ``BrokenName`` for a sandbox, grader, sampler or reward term.
     """
+    _check_values(cfg)
     _check_names(cfg)
+    _check_kwargs(cfg)
+    _check_expressions(cfg)
+    _check_trial(cfg)
     _check_sampling(cfg)
-    _check_gate(cfg)
     _check_shape(cfg)
     check_estimator(cfg.trainer.algorithm.advantage_estimator, masks=failure_policy(cfg).masks)
-    if not 0 <= cfg.apex.failures.max_failed_fraction <= 1:
-        raise ValueError(
-            f"apex.failures.max_failed_fraction={cfg.apex.failures.max_failed_fraction}; "
-            "expected a share between 0 and 1"
-        )
 
 
 def failure_policy(cfg: ApexTrainConfig) -> FailurePolicy:
@@ -95,19 +171,117 @@ def max_context(cfg: ApexTrainConfig) -> int:
     return AgentSettings.from_kwargs(agent_kwargs(cfg)).max_context
 
 
+def accepted_names(cls: type) -> set[str] | None:
+    """Names of the keyword arguments that ``cls`` is built with; ``None`` when it takes any.
+
+    ``**kwargs`` is followed to the base class where that is what becomes of it
+    (:data:`FOLLOWED`); a class of anybody else that has it may read any name.
+    """
+    # From 0.26 on, harbor's own sandboxes declare their options as a pydantic model.
+    options: type[BaseModel] | None = getattr(cls, "options_model", None)
+    names = set(options.model_fields) if options is not None else set()
+    for base in cls.__mro__:
+        constructor = vars(base).get("__init__")
+        if base is object or constructor is None:
+            continue
+        parameters = list(inspect.signature(constructor).parameters.values())[1:]
+        names |= {
+            each.name
+            for each in parameters
+            if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        }
+        if all(each.kind is not each.VAR_KEYWORD for each in parameters):
+            break
+        if not base.__module__.startswith(FOLLOWED):
+            return None
+    return names
+
+
+def _check_values(cfg: ApexTrainConfig) -> None:
+    for key, known in CHOICES.items():
+        if (value := _get(cfg, key)) not in known:
+            raise ValueError(f"apex.{key}={value!r}; known: {', '.join(known)}")
+    for key, (holds, expected) in VALUES.items():
+        if not holds(value := _get(cfg, key)):
+            raise ValueError(f"apex.{key}={value!r}; expected {expected}")
+
+
+def _get(cfg: ApexTrainConfig, key: str) -> Any:
+    return reduce(getattr, key.split("."), cfg.apex)
+
+
 def _check_names(cfg: ApexTrainConfig) -> None:
     from skyrl_apex_plugin.grading.rewards import RewardShaper
+    from skyrl_apex_plugin.tito.renderer import check_renderer_name
 
     apex = cfg.apex
-    if "type" not in (apex.trial.get("environment") or {}):
-        resolve("sandbox", apex.sandbox.name)
-    resolve("grader", apex.grader.name)
-    resolve("sampler", apex.sampler.name)
+    for kind, name, _ in _chosen(cfg):
+        resolve(kind, name)
     RewardShaper(terms=apex.rewards.terms, clip=apex.rewards.clip)
-    if apex.runner.name not in ("local", "ray"):
-        raise ValueError(f"apex.runner.name={apex.runner.name!r}; known: local, ray")
-    if apex.control not in CONTROLS:
-        raise ValueError(f"apex.control={apex.control!r}; known: {', '.join(CONTROLS)}")
+    try:
+        check_renderer_name(apex.renderer)
+    except ValueError as error:
+        raise ValueError(f"apex.renderer={apex.renderer!r}: {error}") from error
+
+
+def _chosen(cfg: ApexTrainConfig) -> Iterator[tuple[Kind, str, Mapping[str, Any]]]:
+    """Kind, name and keyword arguments of the classes that a run builds."""
+    apex = cfg.apex
+    if "type" not in (apex.trial.get("environment") or {}):
+        yield "sandbox", apex.sandbox.name, apex.sandbox.kwargs
+    yield "grader", apex.grader.name, apex.grader.kwargs
+    yield "sampler", apex.sampler.name, apex.sampler.kwargs
+
+
+def _check_kwargs(cfg: ApexTrainConfig) -> None:
+    """Refuse a name that the class would not take: trials would fail one by one, or ignore it."""
+    from skyrl_apex_plugin.embedded.launch import EngineOptions
+
+    for kind, name, kwargs in _chosen(cfg):
+        if name == "embedded":  # its keyword arguments are those of the engine
+            known: set[str] | None = {field.name for field in fields(EngineOptions)}
+        else:
+            known = accepted_names(resolve(kind, name))
+        if known is not None and (unknown := sorted(kwargs.keys() - (known - GIVEN))):
+            raise ValueError(
+                f"apex.{kind}.kwargs.{unknown[0]}: {name} has no such option; "
+                f"known: {', '.join(sorted(known - GIVEN)) or 'none'}"
+            )
+
+
+def _check_expressions(cfg: ApexTrainConfig) -> None:
+    for key in ("tasks.where", "tasks.curriculum"):
+        if (text := _get(cfg, key)) is not None:
+            compile_expression(text, f"apex.{key}")
+
+
+def _check_trial(cfg: ApexTrainConfig) -> None:
+    """harbor's models drop a field that they do not know, and judge values when a trial starts."""
+    if not cfg.apex.trial:
+        return
+    from harbor.models.trial.config import TrialConfig
+
+    _check_fields(TrialConfig, cfg.apex.trial, "apex.trial")
+    trials = TrialConfigBuilder(sandbox=cfg.apex.sandbox.name, extra=cfg.apex.trial)
+    task = Task(task_id="checked", directory=Path(), instruction="")
+    try:
+        trials.build(task, trials_dir=Path(), trial_name="checked", agent_kwargs={})
+    except ValueError as error:
+        raise ValueError(f"apex.trial: {error}") from error
+
+
+def _check_fields(model: type[BaseModel], given: Mapping[str, Any], key: str) -> None:
+    for name, value in given.items():
+        if name not in model.model_fields:
+            known = ", ".join(sorted(model.model_fields))
+            raise ValueError(f"{key}.{name}: harbor has no such field there; known: {known}")
+        inner = model.model_fields[name].annotation
+        if (
+            isinstance(inner, type)
+            and hasattr(inner, "model_fields")
+            and isinstance(value, Mapping)
+        ):
+            _check_fields(inner, value, f"{key}.{name}")
 
 
 def _check_sampling(cfg: ApexTrainConfig) -> None:
@@ -168,19 +342,6 @@ def _logprobs_mode(cfg: ApexTrainConfig) -> str:
         return str(cfg.apex.sampler.kwargs.get("logprobs_mode", "processed_logprobs"))
     kwargs = cfg.generator.inference_engine.engine_init_kwargs
     return str(kwargs.get("logprobs_mode", "raw_logprobs"))
-
-
-def _check_gate(cfg: ApexTrainConfig) -> None:
-    gate = cfg.apex.sampler.gate
-    expected = {
-        "steps": (gate.steps >= -1, "a number of steps, or -1 for all"),
-        "rate": (gate.rate is None or 0 <= gate.rate <= 1, "a share between 0 and 1"),
-        "mean_limit": (gate.mean_limit > 0, "nats above 0"),
-        "max_limit": (gate.max_limit is None or gate.max_limit > 0, "nats above 0, or null"),
-    }
-    for name, (holds, what) in expected.items():
-        if not holds:
-            raise ValueError(f"apex.sampler.gate.{name}={getattr(gate, name)}; expected {what}")
 
 
 def _check_shape(cfg: ApexTrainConfig) -> None:

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from skyrl_apex_hookspecs import Outcome, Treatment
-from skyrl_apex_plugin.training.checks import agent_kwargs, check_apex_config, failure_policy
+from skyrl_apex_plugin.training.checks import (
+    accepted_names,
+    agent_kwargs,
+    check_apex_config,
+    failure_policy,
+)
 from skyrl_apex_plugin.training.config import ApexTrainConfig
 from skyrl_apex_plugin.training.secrets import redacted
 
@@ -64,11 +69,83 @@ def test_the_defaults_are_accepted() -> None:
         (["apex.control=cheat"], "known: none, shuffle_rewards"),
         (["apex.failures.max_failed_fraction=1.5"], "between 0 and 1"),
         (["generator.step_wise_trajectories=true"], "one whole trajectory"),
+        (
+            ["apex.grader.kwargs.nope=1"],
+            r"apex\.grader\.kwargs\.nope: task has no such .* known: cri",
+        ),
+        (["apex.sampler.kwargs.nope=1"], r"apex\.sampler\.kwargs\.nope: completions has no such"),
+        (["apex.sandbox.kwargs.nope=1"], r"sandbox\.kwargs\.nope: archipelago-local .* bwrap, cpu"),
+        (["apex.sandbox.kwargs.session_id=1"], "session_id: archipelago-local has no such option"),
+        (
+            ["apex.sandbox.name=archipelago-docker", "apex.sandbox.kwargs.nope=1"],
+            "nope: archipelago-docker has no such option; known: .*image_archive",
+        ),
+        (
+            ["apex.sampler.name=openai", "apex.sampler.kwargs.timeoutt=1"],
+            "timeoutt: openai has no such option; known: .*api_key_env.*timeout",
+        ),
+        (
+            ["apex.sampler.name=embedded", "apex.sampler.kwargs.max_len=1"],
+            "max_len: embedded has no such option; known: .*max_model_len",
+        ),
+        (["apex.grader.kwargs=[1]"], r"apex\.grader\.kwargs=\[1\]; expected names with values"),
+        (["apex.record.keep=nope"], r"apex\.record\.keep='nope'; known: all, failed, none"),
+        (["apex.tasks.curriculum=((("], r"apex\.tasks\.curriculum='\(\(\(' is not an expression"),
+        (["apex.tasks.where=a b"], r"apex\.tasks\.where='a b' is not an expression"),
+        (["apex.runner.max_concurrent_trials=0"], "max_concurrent_trials=0; expected a whole"),
+        (["apex.runner.max_concurrent_trials=many"], "max_concurrent_trials='many'; expected"),
+        (["apex.runner.starts_per_second=0.5"], "starts_per_second=0.5; expected a number, 1 or"),
+        (["apex.runner.trials_per_worker=0"], "trials_per_worker=0; expected"),
+        (["apex.runner.worker_cpus=-1"], "worker_cpus=-1; expected a number, 0 or more"),
+        (["apex.grader.pass_score=abc"], r"apex\.grader\.pass_score='abc'; expected a number"),
+        (["apex.failures.max_retries=abc"], "max_retries='abc'; expected a whole number"),
+        (["apex.failures.length_reward_zero=maybe"], "length_reward_zero='maybe'; expected true"),
+        (["apex.renderer=template:nonsense"], r"apex\.renderer='template:nonsense'"),
+        (["apex.trial.environmnt={}"], r"apex\.trial\.environmnt: harbor has no .* environment,"),
+        (
+            ["apex.trial.verifier.timeout=1"],
+            r"apex\.trial\.verifier\.timeout: .* known: .*timeout_sec",
+        ),
+        (["apex.trial.timeout_multiplier=fast"], r"(?s)apex\.trial: .*timeout_multiplier"),
     ],
 )
 def test_what_is_refused(settings: list[str], message: str) -> None:
     with pytest.raises(Exception, match=message):
         check_apex_config(config(*settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["apex.sandbox.kwargs={bwrap: /usr/bin/bwrap, override_cpus: 1}"],
+        ["apex.sandbox.name=archipelago-modal", "apex.sandbox.kwargs.modal_vm_runtime=true"],
+        ["apex.sampler.name=openai", "apex.sampler.kwargs={model: m, timeout: 5}"],
+        ["apex.sampler.name=embedded", "apex.sampler.kwargs.slots=4"],
+        ["apex.grader.pass_score=1", "apex.runner.starts_per_second=2"],
+        ["apex.tasks.where=criteria > 3", "apex.tasks.curriculum=prompt_chars"],
+        ["apex.trial.environment.type=docker", "apex.sandbox.kwargs.anything=1"],
+        ["apex.trial.verifier.override_timeout_sec=60"],
+    ],
+)
+def test_what_fits_is_accepted(settings: list[str]) -> None:
+    check_apex_config(config(*settings))
+
+
+class OfAThirdParty:
+    def __init__(self, *, model: str, **kwargs: Any) -> None: ...
+
+
+class Deeper(OfAThirdParty):
+    def __init__(self, *, extra: int = 0) -> None: ...
+
+
+def test_a_class_of_somebody_else_may_read_any_name() -> None:
+    assert accepted_names(OfAThirdParty) is None
+    assert accepted_names(Deeper) == {"extra"}
+    assert accepted_names(object) == set()
+    check_apex_config(
+        config(f"apex.grader.name={__name__}:OfAThirdParty", "apex.grader.kwargs.x=1")
+    )
 
 
 def test_a_temperature_with_processed_logprobs_is_accepted() -> None:
