@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import os
 import shutil
 import sys
@@ -53,6 +54,17 @@ def find_bwrap(configured: str | None = None) -> str:
     return found
 
 
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    """harbor's base class takes any option and drops those that it does not know."""
+    harbors = inspect.signature(BaseEnvironment).parameters
+    if unknown := sorted(options.keys() - harbors.keys()):
+        own = inspect.signature(LocalEnvironment).parameters.values()
+        known = [each.name for each in own if each.kind is each.KEYWORD_ONLY]
+        raise ValueError(
+            f"archipelago-local has no option {', '.join(unknown)}; known: {', '.join(known)}"
+        )
+
+
 class LocalEnvironment(BaseEnvironment):
     """A sandbox of this machine: own files, processes, users and network.
 
@@ -64,6 +76,7 @@ class LocalEnvironment(BaseEnvironment):
     :param writable: further directories inside that may be written to.
     :param processes: most processes at once, where the host allows limits.
     :param max_concurrent_starts: how many sandboxes of this process may be starting at once.
+    :raises ValueError: an option that is none of these and none of harbor's own.
     """
 
     def __init__(
@@ -77,6 +90,7 @@ class LocalEnvironment(BaseEnvironment):
         max_concurrent_starts: int = DEFAULT_CONCURRENT_STARTS,
         **kwargs: Any,
     ) -> None:
+        _refuse_unknown(kwargs)
         self._bwrap = bwrap
         self._image_name = image
         self._images = dict(images or {})
