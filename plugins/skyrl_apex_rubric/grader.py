@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +13,12 @@ from skyrl_apex_hookspecs import CriterionResult, FinishedTrial, Verdict, Verifi
 
 from .cache import JudgementCache
 from .endpoint import DEFAULT_MODEL, PermanentFault, make_endpoint
-from .judge import Judge, JudgeFailed, Patience, Usage
+from .judge import Judge, JudgeFailed, Patience, Usage, real_number, whole_number
 from .prompt import Judgement, question
 from .rubric import Criterion, load_rubric
 from .snapshots import BEFORE, Change, changes_in, shorten
 
+JUDGE_SETTINGS = ("model", "base_url", "api_key_env", "extra_body", "price")
 DEFAULT_CACHE = Path("~/.cache/skyrl-apex/judgements")
 
 
@@ -92,14 +93,14 @@ class RubricGrader:
             raise ValueError(
                 f"grader rubric: criterion_errors={criterion_errors!r}; known: refuse, skip"
             )
-        self._judges = [dict(each) for each in judges]
+        self._judges = [_judge_settings(each) for each in judges]
         self._skip_failed_criteria = criterion_errors == "skip"
-        self._concurrency = concurrency
-        self._temperature = temperature
-        self._patience = Patience(**(patience or {}))
+        self._concurrency = whole_number("concurrency", concurrency)
+        self._temperature = real_number("temperature", temperature)
+        self._patience = _patience(patience or {})
         self._cache = JudgementCache(Path(cache_dir).expanduser()) if cache_dir else None
-        self._longest_answer = longest_answer
-        self._longest_file = longest_file
+        self._longest_answer = whole_number("longest_answer", longest_answer)
+        self._longest_file = whole_number("longest_file", longest_file)
         self._snapshot = snapshot
 
     async def grade(self, trial: FinishedTrial) -> Verdict:
@@ -135,7 +136,7 @@ class RubricGrader:
         env = {**os.environ, **trial.env}
         panel = []
         for seat, settings in enumerate(self._judges):
-            price = tuple(settings.get("price", (0.0, 0.0)))
+            price = settings["price"]
             where = {name: value for name, value in settings.items() if name != "price"}
             try:
                 endpoint = make_endpoint(env=env, timeout=self._patience.timeout, **where)
@@ -148,7 +149,7 @@ class RubricGrader:
                     usage=usage,
                     concurrency=self._concurrency,
                     temperature=self._temperature,
-                    price=(float(price[0]), float(price[1])),
+                    price=price,
                     cache=self._cache,
                     seat=seat,
                 )
@@ -193,6 +194,37 @@ class RubricGrader:
             )
         score = sum(scores) / len(scores)
         return Verdict(grader="rubric", score=score, criteria=results, metrics=metrics)
+
+
+def _patience(settings: Mapping[str, Any]) -> Patience:
+    known = [field.name for field in fields(Patience)]
+    _only_known("patience", settings, known)
+    return Patience(**settings)
+
+
+def _judge_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    _only_known("a judge", settings, JUDGE_SETTINGS)
+    price = settings.get("price", (0.0, 0.0))
+    if not isinstance(price, Sequence) or isinstance(price, str) or len(price) != 2:
+        raise ValueError(
+            f"grader rubric: price={price!r}: expected US dollars for a million prompt tokens and "
+            "for a million completion tokens"
+        )
+    return {**settings, "price": tuple(real_number("price", each) for each in price)}
+
+
+def _only_known(what: str, settings: object, known: Sequence[str]) -> None:
+    if not isinstance(settings, Mapping):
+        raise ValueError(
+            f"grader rubric: settings of {what}: expected names and values, "
+            f"found {type(settings).__name__}"
+        )
+    unknown = sorted(map(str, settings.keys() - set(known)))
+    if unknown:  # names alone: a value may be a key
+        raise ValueError(
+            f"grader rubric: unknown settings of {what}: {', '.join(unknown)}; "
+            f"known: {', '.join(known)}"
+        )
 
 
 async def _all(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 import weakref
 from dataclasses import dataclass, field
+from typing import Any
 
 from .cache import JudgementCache
 from .endpoint import Endpoint, PermanentFault, Reply, TransientFault
@@ -47,17 +49,43 @@ class Usage:
         }
 
 
+def whole_number(name: str, value: object) -> int:
+    """``value``, when it is a whole number of at least 1; else raises ``ValueError``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"grader rubric: {name}={value!r}: expected a whole number of at least 1")
+    return value
+
+
+def real_number(name: str, value: Any) -> float:
+    """``value``, when it is finite and not below 0; else raises ``ValueError``."""
+    # Bounds that ``nan`` does not hold either.
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value < math.inf:
+        raise ValueError(f"grader rubric: {name}={value!r}: expected a number of at least 0")
+    return float(value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a judge is asked. Times in seconds."""
+    """How long a judge is asked. Times in seconds. Raises ``ValueError`` for what is no bound."""
 
     tries: int = 10
     timeout: float = 120.0
     """For one call, from sending to the last byte."""
     deadline: float = 600.0
-    """For one criterion, from its first call; waiting for a free slot does not count."""
+    """For one criterion, from its first call. Waiting for a free slot does not count: it says how
+    many criteria there are, not that the judge is in trouble, and it ends since each that holds a
+    slot has a deadline itself."""
     first_wait: float = 1.0
     longest_wait: float = 30.0
+
+    def __post_init__(self) -> None:
+        whole_number("patience.tries", self.tries)
+        for name in ("timeout", "deadline"):
+            if real_number(f"patience.{name}", getattr(self, name)) == 0:
+                raise ValueError(f"grader rubric: patience.{name}=0: expected more than 0 seconds")
+        for name in ("first_wait", "longest_wait"):
+            real_number(f"patience.{name}", getattr(self, name))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,7 +142,9 @@ class Judge:
 
     async def _ask_again(self, messages: Messages, faults: list[str]) -> Judgement:
         for number in range(self.patience.tries):
-            wait = min(self.patience.first_wait * 2**number, self.patience.longest_wait)
+            wait = min(
+                self.patience.first_wait * 2.0 ** min(number, 60), self.patience.longest_wait
+            )
             wait *= self._random.uniform(0.5, 1.0)
             try:
                 return read_reply((await self._ask_once(messages)).text)

@@ -82,9 +82,9 @@ def read_reply(text: str) -> Judgement:
 
     try:
         reply = json.loads(text)
-    except ValueError as error:
+        fault = next(Draft202012Validator(REPLY_SCHEMA).iter_errors(reply), None)
+    except (ValueError, RecursionError) as error:  # the latter for thousands of open brackets
         raise BadReply(f"not JSON ({error}): {text!r:.200}") from error
-    fault = next(Draft202012Validator(REPLY_SCHEMA).iter_errors(reply), None)
     if fault is not None:
-        raise BadReply(f"not of the schema ({fault.message})")
+        raise BadReply(f"not of the schema ({fault.message:.200})")
     return Judgement(met=reply["is_criteria_true"], rationale=reply["rationale"])

@@ -80,7 +80,7 @@ async def _run(judge: Any, trial: Any, faults: Any, seed: int, clock: Clock) -> 
     return verdict, clock.now() - started
 
 
-@pytest.mark.parametrize("each", range(16))
+@pytest.mark.parametrize("each", range(24))
 async def test_every_single_fault_is_survived_and_never_believed(
     judge: Any, make_trial: Any, faults: Any, each: int
 ) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from skyrl_apex_hookspecs import VerifierError
+from skyrl_apex_rubric.endpoint import Reply, TransientFault
 from skyrl_apex_rubric.grader import RubricGrader
+from skyrl_apex_rubric.judge import Judge, JudgeFailed, Patience, Usage
 
 QUICK = {"tries": 3, "timeout": 0.3, "deadline": 2.0, "first_wait": 0.01, "longest_wait": 0.02}
 
@@ -227,3 +229,46 @@ def test_settings_are_checked_when_the_run_starts() -> None:
         RubricGrader(judges=[{}, {}])
     with pytest.raises(ValueError, match="known: refuse, skip"):
         RubricGrader(criterion_errors="drop")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"concurrency": 0}, "concurrency=0: expected a whole number of at least 1"),
+        ({"concurrency": True}, "concurrency=True"),
+        ({"temperature": float("nan")}, "temperature=nan"),
+        ({"longest_answer": 0}, "longest_answer=0"),
+        ({"longest_file": "9"}, "longest_file='9'"),
+        ({"patience": {"tries": 0}}, r"patience\.tries=0"),
+        ({"patience": {"tries": 2.5}}, r"patience\.tries=2\.5"),
+        ({"patience": {"timeout": 0}}, r"patience\.timeout=0"),
+        ({"patience": {"deadline": -1}}, r"patience\.deadline=-1"),
+        ({"patience": {"deadline": float("inf")}}, r"patience\.deadline=inf"),
+        ({"patience": {"first_wait": float("nan")}}, r"patience\.first_wait=nan"),
+        ({"patience": {"longest_wait": "30"}}, r"patience\.longest_wait='30'"),
+        ({"patience": {"trys": 3}}, "unknown settings of patience: trys; known: tries, timeout"),
+        ({"patience": 3}, "settings of patience: expected names and values, found int"),
+        ({"judges": [{"modle": "m"}]}, "unknown settings of a judge: modle; known: model"),
+        ({"judges": ["m"]}, "settings of a judge: expected names and values, found str"),
+        ({"judges": [{"price": 3}]}, "price=3"),
+        ({"judges": [{"price": (1, -1)}]}, "price=-1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_once(settings: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"grader rubric: .*{message}|grader rubric: {message}"):
+        RubricGrader(**settings)
+
+
+class Down:
+    identity = "down"
+
+    async def ask(self, messages: Any, temperature: float) -> Reply:
+        raise TransientFault("down")
+
+    async def aclose(self) -> None: ...
+
+
+async def test_waits_stay_bounded_over_very_many_tries() -> None:
+    patience = Patience(tries=1100, first_wait=1e-9, longest_wait=0.0)
+    with pytest.raises(JudgeFailed, match="nothing valid in 1100 tries"):
+        await Judge(endpoint=Down(), patience=patience, usage=Usage()).judge([])
