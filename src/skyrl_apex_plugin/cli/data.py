@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 SOURCES = click.argument("sources", nargs=-1, required=True, metavar="TASKS…")
 CACHE = click.option(
-    "--cache-dir", type=click.Path(path_type=Path), help="Where shards are extracted to."
+    "--cache-dir",
+    type=click.Path(path_type=Path),
+    help="Where shards are extracted to.  [default: ~/.cache/skyrl-apex/tasks]",
 )
 
 
@@ -39,7 +41,11 @@ def _extract_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.IntRange(min=1),
         help="Unpacked to packed size beyond which an archive is refused as a bomb.",
     )
-    workers = click.option("--workers", type=click.IntRange(min=1), help="Processes that unpack.")
+    workers = click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        help="Processes that unpack; small shards need none.  [default: CPUs, at most 8]",
+    )
     return ratio(workers(command))
 
 
@@ -164,13 +170,13 @@ def validate(sources: Sequence[str], cache_dir: Path | None, as_json: bool, stri
 def _images_by_world(directories: Sequence[Path]) -> dict[str, list[str]]:
     """Images of the worlds whose tasks can be read; the others have findings already."""
     from skyrl_apex_hookspecs import SetupError
-    from skyrl_apex_plugin.agent.task import load_task
+    from skyrl_apex_plugin.data.tasks import read_task
 
     found: dict[str, set[str]] = {}
     for directory in directories:
         try:
-            task = load_task(directory)
-        except SetupError:
+            task = read_task(directory)
+        except (SetupError, OSError, ValueError):
             continue
         if task.image:
             found.setdefault(task.world_short_name or task.world_id, set()).add(task.image)
@@ -204,8 +210,8 @@ def stats(
 
     with _user_errors():
         figures = statistics_of(_tasks(sources, cache_dir))
-    if picture is not None:
-        write_atomic(picture, draw(figures))
+        if picture is not None:
+            write_atomic(picture, draw(figures))
     if as_json:
         click.echo(json.dumps(figures.as_json(), indent=1))
         return
@@ -252,9 +258,11 @@ def sample(
     with _user_errors():
         keep = compile_expression(where, "--where") if where else None
         tasks = [t for t in _tasks(sources, cache_dir) if keep is None or keep(task_facts(t))]
+        if not tasks:
+            raise ValueError(f"--where={where!r}: no task matches")
         for task in random.Random(seed).sample(tasks, min(number, len(tasks))):
             criteria = [
-                (each.get("verifier_values") or {}).get("criteria", "")
+                each["verifier_values"].get("criteria", "")
                 for each in read_verifiers(task.directory)
             ]
             facts = {key: value for key, value in task_facts(task).items() if key != "criteria"}
@@ -271,23 +279,29 @@ def sample(
 
 
 def _tasks(sources: Sequence[str], cache_dir: Path | None) -> Iterator[Task]:
-    from skyrl_apex_plugin.agent.task import load_task
     from skyrl_apex_plugin.data.sources import task_dirs
+    from skyrl_apex_plugin.data.tasks import read_task
 
-    return (load_task(directory) for directory in task_dirs(sources, cache_dir))
+    return (read_task(directory) for directory in task_dirs(sources, cache_dir))
 
 
 @contextmanager
 def _user_errors() -> Iterator[None]:
-    """Show what is wrong with the input as one line, not as a traceback."""
+    """Show what is wrong with the input or the disk as one line, not as a traceback."""
     from skyrl_apex_hookspecs import ApexError
 
     try:
         yield
-    except click.exceptions.Exit:
-        raise  # a RuntimeError to click, but no fault
+    except (click.exceptions.Exit, BrokenPipeError):
+        raise  # a RuntimeError to click, but no fault; and a reader that has seen enough
     except (ValueError, ApexError, RuntimeError) as error:
         raise click.ClickException(str(error)) from error
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise click.ClickException(f"{where}{error.strerror or error}") from error
+    except KeyboardInterrupt:
+        click.echo("interrupted; run the same command again to go on", err=True)
+        raise click.exceptions.Exit(130) from None
 
 
 @contextmanager

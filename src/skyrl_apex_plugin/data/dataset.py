@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from skyrl_apex_plugin.data.expression import compile_expression
 from skyrl_apex_plugin.data.sources import task_dirs
-from skyrl_apex_plugin.data.tasks import task_facts
+from skyrl_apex_plugin.data.tasks import read_task, task_facts
 
 if TYPE_CHECKING:
     from torchdata.stateful_dataloader import StatefulDataLoader
@@ -54,14 +54,12 @@ class TaskDataset:
         where: str | None = None,
         curriculum: str | None = None,
     ) -> None:
-        from skyrl_apex_plugin.agent.task import load_task
-
         keep = compile_expression(where, "where") if where else None
         rank = compile_expression(curriculum, "curriculum") if curriculum else None
         ranked: list[tuple[Any, Row]] = []
         seen: dict[str, Path] = {}
         for directory in task_dirs(sources, cache_dir):
-            task = load_task(directory)
+            task = read_task(directory)
             other = seen.setdefault(task.task_id, directory)
             if other != directory:
                 raise ValueError(f"task ID {task.task_id!r} is claimed by {other} and {directory}")
@@ -70,7 +68,11 @@ class TaskDataset:
                 ranked.append(((rank(facts) if rank else 0, task.task_id), _row(task)))
         if not ranked:
             raise ValueError(f"where={where!r} leaves none of the {len(seen)} tasks")
-        self._rows = [row for _, row in sorted(ranked, key=lambda pair: pair[0])]
+        try:
+            ranked.sort(key=lambda pair: pair[0])
+        except TypeError as error:
+            raise ValueError(f"curriculum={curriculum!r} gives no order: {error}") from error
+        self._rows = [row for _, row in ranked]
         self.ordered = curriculum is not None
 
     def __len__(self) -> int:

@@ -21,6 +21,8 @@ def compile_expression(text: str, origin: str) -> Callable[[Mapping[str, Any]], 
     from jinja2 import StrictUndefined, TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    # A filter may be given any value, and says so in its own way.
+    faults = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
     environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
     try:
         compiled = environment.compile_expression(text, undefined_to_none=False)
@@ -33,7 +35,7 @@ def compile_expression(text: str, origin: str) -> Callable[[Mapping[str, Any]], 
             if isinstance(value, StrictUndefined):
                 bool(value)  # raises, naming what is undefined
             return value
-        except (TemplateError, TypeError) as error:
+        except faults as error:
             known = ", ".join(sorted(facts))
             raise ValueError(f"{origin}={text!r}: {error}. Known names: {known}") from error
 

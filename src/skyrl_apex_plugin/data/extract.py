@@ -12,6 +12,7 @@ import hashlib
 import multiprocessing
 import os
 import shutil
+import signal
 import threading
 import time
 import uuid
@@ -160,13 +161,16 @@ def _unpacked(rows: Iterator[Row], out: Path, limits: Limits, workers: int) -> I
         initargs=(out,),
     )
     waiting: deque[tuple[list[Row], Future[list[Outcome]]]] = deque()
-    with pool:
+    try:
         for batch in _batches(rows):
             waiting.append((batch, pool.submit(_unpack_batch, batch, out, limits)))
             if len(waiting) > 2 * workers:
                 yield from _outcomes(*waiting.popleft())
         while waiting:
             yield from _outcomes(*waiting.popleft())
+    finally:
+        # Only what is being unpacked is waited for: after a fault the rest is not wanted.
+        pool.shutdown(cancel_futures=True)
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
@@ -293,6 +297,8 @@ _held: list[IO[str]] = []
 
 def _start_worker(out: Path) -> None:
     """Share the lock for as long as this worker lives, which is no longer than its parent."""
+    # A terminal's Ctrl-C reaches every process; the parent alone answers it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _held.append(_open_lock(out))
     fcntl.flock(_held[-1], fcntl.LOCK_SH)
     parent = multiprocessing.parent_process()

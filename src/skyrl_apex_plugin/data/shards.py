@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``number`` counts from 0 in its shard."""
+    """``number`` counts from 0 in its shard. ``path`` is bytes where it is not UTF-8."""
 
     shard: Path
     number: int
@@ -55,26 +57,43 @@ def find_shards(source: Path) -> list[Path]:
 
 
 def count_rows(shards: Iterable[Path]) -> int:
+    """Raises ``ValueError`` as reading them does."""
     return sum(_open(shard).metadata.num_rows for shard in shards)
 
 
 def read_paths(shard: Path) -> Iterator[Row]:
-    """The rows without their archives. Reads that one column only."""
+    """The rows without their archives. Reads that one column only.
+
+    Raises ``ValueError`` naming the shard when it is none, or is damaged.
+    """
     number = 0
-    for batch in _open(shard).iter_batches(batch_size=4096, columns=[PATH]):
-        for path in batch.column(0).to_pylist():
-            yield Row(shard, number, path)
-            number += 1
+    with _whole(shard):
+        for batch in _open(shard).iter_batches(batch_size=4096, columns=[PATH]):
+            for path in batch.column(0):
+                yield Row(shard, number, _text(path))
+                number += 1
 
 
 def read_rows(shard: Path) -> Iterator[Row]:
-    """The rows one by one. Memory holds one data page of the file, however large the shard."""
+    """The rows one by one. Memory holds one data page of the file, however large the shard.
+
+    Raises ``ValueError`` naming the shard when it is none, or is damaged.
+    """
     file = _open(shard)
-    _announce_large_pages(shard, file)
-    batches = file.iter_batches(batch_size=1, columns=[PATH, BINARY], use_threads=False)
-    for number, batch in enumerate(batches):
-        path, binary = (batch.column(name)[0].as_py() for name in (PATH, BINARY))
-        yield Row(shard, number, path, binary)
+    with _whole(shard):
+        _announce_large_pages(shard, file)
+        batches = file.iter_batches(batch_size=1, columns=[PATH, BINARY], use_threads=False)
+        for number, batch in enumerate(batches):
+            path, binary = (batch.column(name)[0] for name in (PATH, BINARY))
+            yield Row(shard, number, _text(path), binary.as_py())
+
+
+def _text(value: Any) -> Any:
+    """A path, or its bytes: parquet does not check that a text is UTF-8."""
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        return value.as_buffer().to_pybytes()
 
 
 def _announce_large_pages(shard: Path, file: pq.ParquetFile) -> None:
@@ -123,24 +142,33 @@ def _page_size(header: bytes) -> int:
 
 
 def write_shard(target: Path, rows: Iterable[tuple[str, bytes]]) -> int:
-    """Write rows of path and archive; returns their number. Replaces ``target`` in one step."""
+    """Write rows of path and archive; returns their number. Replaces ``target`` in one step.
+
+    Raises ``OSError`` as ``open`` does, and what ``rows`` raises; nothing is left behind then.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = pa.schema([(PATH, pa.string()), (BINARY, pa.binary())])
-    temporary = target.with_name(f".{target.name}.partial")
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     target.parent.mkdir(parents=True, exist_ok=True)
     count = 0
-    # Archives are compressed already, and each is its own: neither compression nor a dictionary
-    # would help.
-    with pq.ParquetWriter(
-        temporary, schema, compression="none", use_dictionary=False, write_batch_size=1
-    ) as writer:
-        for group in _groups(rows):
-            columns = [pa.array([row[i] for row in group], schema.field(i).type) for i in (0, 1)]
-            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
-            count += len(group)
-    os.replace(temporary, target)
+    try:
+        # Archives are compressed already, and each is its own: neither compression nor a
+        # dictionary would help.
+        with pq.ParquetWriter(
+            temporary, schema, compression="none", use_dictionary=False, write_batch_size=1
+        ) as writer:
+            for group in _groups(rows):
+                columns = [
+                    pa.array([row[i] for row in group], field.type)
+                    for i, field in enumerate(schema)
+                ]
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+                count += len(group)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
     return count
 
 
@@ -158,16 +186,17 @@ def _groups(rows: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes
 
 
 def _open(shard: Path) -> pq.ParquetFile:
-    """Raises ``ValueError`` naming the shard when it is no parquet file, and when a column is
-    missing, with the columns that are there."""
+    """Raises ``ValueError`` naming the shard when it is no parquet file, when a column is missing,
+    with the columns that are there, and when the archives are not binary."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        # Buffered reading keeps a column chunk of any size on disk.
-        file = pq.ParquetFile(shard, buffer_size=PIECE, pre_buffer=False)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{shard}: not a parquet file: {error}") from error
+    with _whole(shard):
+        try:
+            # Buffered reading keeps a column chunk of any size on disk.
+            file = pq.ParquetFile(shard, buffer_size=PIECE, pre_buffer=False)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{shard}: not a parquet file: {error}") from error
     names = file.schema_arrow.names
     missing = [name for name in (PATH, BINARY) if name not in names]
     if missing:
@@ -175,4 +204,20 @@ def _open(shard: Path) -> pq.ParquetFile:
             f"{shard}: columns found: {', '.join(names)}; needed: {PATH}, {BINARY}; "
             f"missing: {', '.join(missing)}"
         )
+    kind = file.schema_arrow.field(BINARY).type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        raise ValueError(f"{shard}: column {BINARY} holds {kind}; needed: binary")
     return file
+
+
+@contextmanager
+def _whole(shard: Path) -> Iterator[None]:
+    """Name the shard that cannot be read: damaged pages and footers come as these."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{shard}: cannot be read: {error}") from error

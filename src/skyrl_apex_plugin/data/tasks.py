@@ -26,6 +26,16 @@ def find_task_dirs(root: Path) -> Iterator[Path]:
             yield from find_task_dirs(child)
 
 
+def read_task(directory: Path) -> Task:
+    """A task as trials see it. Raises ``SetupError``, or ``ValueError`` naming the directory."""
+    from skyrl_apex_plugin.agent.task import load_task
+
+    try:
+        return load_task(directory)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{directory}: a text is not UTF-8: {error}") from error
+
+
 def task_facts(task: Task) -> dict[str, Any]:
     """What filters, curricula and statistics see of a task, by name.
 
@@ -33,7 +43,7 @@ def task_facts(task: Task) -> dict[str, Any]:
     instruction), ``criteria`` and ``primary_criteria`` (counts in ``tests/verifiers.json``; 0
     without that file).
     """
-    values = [each.get("verifier_values") or {} for each in read_verifiers(task.directory)]
+    values = [each["verifier_values"] for each in read_verifiers(task.directory)]
     return {
         **task.metadata,
         "task_id": task.task_id,
@@ -52,17 +62,22 @@ def task_facts(task: Task) -> dict[str, Any]:
 
 
 def read_verifiers(task_dir: Path) -> list[dict[str, Any]]:
-    """The list in ``tests/verifiers.json``; empty when a task has none.
+    """The list in ``tests/verifiers.json``; empty when a task has none. Each entry has its
+    ``verifier_values``, empty where the file has none.
 
-    Raises ``ValueError`` naming the file when it is not a list of objects.
+    Raises ``ValueError`` naming the file when it is not a list of such objects.
     """
     path = task_dir / "tests" / "verifiers.json"
     try:
         document = json.loads(path.read_bytes())
     except FileNotFoundError:
         return []
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON: {error}") from error
     if not isinstance(document, list) or not all(isinstance(each, dict) for each in document):
         raise ValueError(f"{path}: expected a list of objects")
-    return document
+    entries = [{**each, "verifier_values": each.get("verifier_values") or {}} for each in document]
+    for number, entry in enumerate(entries):
+        if not isinstance(entry["verifier_values"], dict):
+            raise ValueError(f"{path}: verifier_values of entry {number} is no object")
+    return entries

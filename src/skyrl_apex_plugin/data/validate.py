@@ -12,7 +12,6 @@ from typing import Any, Literal
 Level = Literal["error", "warning"]
 
 TEXT_FIELDS = ("task_id", "task_name", "task_slug", "world_id", "world_short_name", "ecr_image")
-KNOWN_FIELDS = {*TEXT_FIELDS, "required_env_keys", "needs_snapshot"}
 VERIFIER_FIELDS: dict[str, type | tuple[type, ...]] = {
     "verifier_id": str,
     "verifier_version": (int, str),
@@ -72,17 +71,24 @@ def _archipelago(task_dir: Path, env: Mapping[str, str]) -> Iterator[tuple[Level
                 yield "error", name, f"required key {key} is not in the environment"
     if not isinstance(document.get("needs_snapshot"), bool):
         yield "error", name, f"needs_snapshot is {document.get('needs_snapshot')!r}, not a boolean"
-    unknown = sorted(document.keys() - KNOWN_FIELDS)
-    if unknown:
-        yield "warning", name, f"further fields, kept as metadata: {', '.join(unknown)}"
+    servers = document.get("mcp_servers") or []
+    if not isinstance(servers, list | dict) or not all(isinstance(each, str) for each in servers):
+        yield "error", name, f"mcp_servers is {servers!r:.60}, expected names, or an object by name"
 
 
 def _instruction(task_dir: Path, env: Mapping[str, str]) -> Iterator[tuple[Level, str, str]]:
-    path = task_dir / "instruction.md"
-    if not path.is_file():
-        yield "error", path.name, "is missing"
-    elif not path.read_text(encoding="utf-8", errors="replace").strip():
-        yield "error", path.name, "is empty"
+    name = "instruction.md"
+    try:
+        text = (task_dir / name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        yield "error", name, "is missing"
+    except OSError as error:
+        yield "error", name, f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError as error:
+        yield "error", name, f"is not UTF-8: {error}"
+    else:
+        if not text.strip():
+            yield "error", name, "is empty"
 
 
 def _task_toml(task_dir: Path, env: Mapping[str, str]) -> Iterator[tuple[Level, str, str]]:
@@ -181,7 +187,9 @@ def _read_json(path: Path, kind: type | tuple[type, ...]) -> tuple[Any, str]:
         document = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None, "is missing"
-    except ValueError as error:
+    except OSError as error:
+        return None, f"cannot be read: {error.strerror}"
+    except (ValueError, RecursionError) as error:
         return None, f"is not JSON: {error}"
     if not isinstance(document, kind):
         return None, f"holds a {type(document).__name__}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
@@ -56,6 +57,7 @@ def headers(kind: bytes = tarfile.REGTYPE, **extra: str) -> tarfile.TarInfo:
 
 
 GOOD = archive(("instruction.md", b"Do it."))
+EXTRACT = [sys.executable, "-m", "skyrl_apex_plugin.cli.main", "data", "extract"]
 DEEP = "a/b/c/d/e/f/g/h"
 UP = "../" * 8
 LONG = "/".join(f"d{number}" + "x" * 240 for number in range(15))
@@ -219,6 +221,83 @@ def test_missing_columns_are_listed_with_those_that_are_there(tmp_path: Path) ->
     assert "not a parquet file" in run("extract", tmp_path / "n.parquet", tmp_path / "o").stderr
 
 
+def test_a_path_that_is_not_utf8_refuses_its_row(tmp_path: Path) -> None:
+    paths = pa.array([b"good", b"\xff\xfe", b"more"], pa.binary()).view(pa.string())
+    source = tmp_path / "s.parquet"
+    binaries = pa.array([GOOD] * 3, pa.binary())
+    pq.write_table(pa.table({"path": paths, "task_binary": binaries}), source)
+    result = run("extract", source, tmp_path / "out")
+    assert result.exit_code == 1
+    assert f"refused: {source} row 1: path b'\\xff\\xfe' is not UTF-8" in result.stderr
+    assert extracted(tmp_path / "out") == ["good", "more"]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.binary(3)])
+def test_archives_that_are_not_binary_are_a_fault_of_the_shard(tmp_path: Path, kind: Any) -> None:
+    table = pa.table({"path": ["a"], "task_binary": pa.array([None], kind)})
+    pq.write_table(table, tmp_path / "s.parquet")
+    result = run("extract", tmp_path / "s.parquet", tmp_path / "out")
+    assert result.exit_code == 1
+    assert f"s.parquet: column task_binary holds {kind}; needed: binary" in result.stderr
+
+
+def test_a_damaged_shard_is_named_wherever_it_is_damaged(tmp_path: Path) -> None:
+    rows = [(f"t{number}", archive(("x", os.urandom(500)))) for number in range(30)]
+    whole = shard(tmp_path / "s.parquet", rows).read_bytes()
+    rng = random.Random(5)
+    named = 0
+    for _ in range(60):
+        damaged = bytearray(whole)
+        at = rng.randrange(len(whole))
+        damaged[at : at + 8] = rng.randbytes(8)
+        (tmp_path / "s.parquet").write_bytes(damaged)
+        result = run("extract", tmp_path / "s.parquet", tmp_path / "out", "--workers", 1)
+        assert result.exit_code in (0, 1) and not _is_traceback(result), (at, result.exception)
+        named += "s.parquet" in result.stderr
+    assert named > 10
+
+
+def _is_traceback(result: Result) -> bool:
+    return not (result.exception is None or isinstance(result.exception, SystemExit))
+
+
+def test_a_disk_that_takes_nothing_stops_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = shard(tmp_path / "s.parquet", [("a", GOOD), ("b", GOOD)])
+    (tmp_path / "file").write_text("")
+    result = run("extract", source, tmp_path / "file/out")
+    assert result.exit_code == 1 and "file/out: Not a directory" in result.stderr
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for call in ("open", "write", "mkdir"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"skyrl_apex_plugin.data.archive.os.{call}", full)
+            result = run("extract", source, tmp_path / "out", "--workers", 1)
+        assert result.exit_code == 1 and not _is_traceback(result)
+        assert "No space left on device" in result.stderr and "refused" not in result.stderr
+    assert "2 tasks extracted" in run("extract", source, tmp_path / "out").output
+
+
+def test_an_interruption_is_one_line(tmp_path: Path) -> None:
+    """As a terminal does it: the signal reaches the workers too."""
+    source = many(tmp_path / "s.parquet", tasks=2000, files=5)
+    process = subprocess.Popen(
+        [*EXTRACT, str(source), str(tmp_path / "out"), "--workers", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    _wait_for_tasks(tmp_path / "out", process, more=20)
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert stderr == "interrupted; run the same command again to go on\n"
+    assert process.returncode == 130
+
+
 def test_links_within_the_task_and_the_executable_bit_are_kept(tmp_path: Path) -> None:
     script = tarfile.TarInfo("tests/test.sh")
     script.mode = 0o4755
@@ -345,12 +424,11 @@ def test_killed_at_random_and_resumed_the_result_is_byte_identical(tmp_path: Pat
     assert run("extract", source, tmp_path / "whole", "--workers", 2).exit_code == 0
     expected = tree(tmp_path / "whole")
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "skyrl_apex_plugin.cli.main", "data", "extract"]
     rng = random.Random(3)
     killed = 0
     for _ in range(10):
         process = subprocess.Popen(
-            [*command, str(source), str(out), "--workers", "2"],
+            [*EXTRACT, str(source), str(out), "--workers", "2"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
