@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import tomllib
 from collections import defaultdict
@@ -11,8 +12,8 @@ from typing import Any
 
 from skyrl_apex_plugin.discovery import resolve
 
-REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}")
-"""``${KEY}`` and ``${KEY:-default}``, as harbor resolves them."""
+REFERENCE = re.compile(r"\$\{([^}:]+)(?P<default>:-.*)?\}")
+"""``${KEY}`` and ``${KEY:-default}``, as harbor resolves a whole value of an ``env`` table."""
 
 
 class MissingKeys(ValueError):
@@ -22,7 +23,8 @@ class MissingKeys(ValueError):
         lines = [f"  {key}  needed by {_some(owners)}" for key, owners in sorted(missing.items())]
         super().__init__(
             "environment variables are missing:\n" + "\n".join(lines) + "\n"
-            "Set them, or put them into a file and pass it with --env-file."
+            "Set them, or put them into a file and pass it with --env-file. "
+            "`skyrl-apex data validate` names every task that lacks one."
         )
         self.keys = sorted(missing)
 
@@ -31,17 +33,24 @@ def read_env_file(path: Path) -> dict[str, str]:
     """The assignments of a ``.env`` file. No shell reads it: ``$``, backticks and ``;`` in a value
     are themselves.
 
-    Raises ``ValueError`` naming the line that is no assignment.
+    Raises ``ValueError`` naming the file when it is not UTF-8, and the line that is no assignment
+    or holds a NUL, which no environment takes.
     """
     from dotenv.parser import parse_stream
 
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8: {error}") from error
     values: dict[str, str] = {}
-    with path.open(encoding="utf-8") as stream:
-        for binding in parse_stream(stream):
-            if binding.error or (binding.key is not None and binding.value is None):
-                raise ValueError(f"{path}:{binding.original.line}: not of the form NAME=value")
-            if binding.key is not None and binding.value is not None:
-                values[binding.key] = binding.value
+    for binding in parse_stream(io.StringIO(text)):
+        line = f"{path}:{binding.original.line}"
+        if binding.error or (binding.key is not None and binding.value is None):
+            raise ValueError(f"{line}: not of the form NAME=value")
+        if binding.key is not None and binding.value is not None:
+            if "\0" in binding.key + binding.value:
+                raise ValueError(f"{line}: holds a NUL character")
+            values[binding.key] = binding.value
     return values
 
 
@@ -53,9 +62,10 @@ def needed_keys(
 ) -> dict[str, list[str]]:
     """Key to those that need it: task directories, and plugin classes.
 
-    A task needs what its ``archipelago.json`` lists and what its ``task.toml`` refers to without
-    a default. A plugin class may have ``needed_env(env, **kwargs) -> Iterable[str]``: which keys
-    it needs may depend on others, such as one that names a model.
+    A task needs what its ``archipelago.json`` lists and what the ``env`` tables of its
+    ``task.toml`` refer to without a default. A plugin class may have
+    ``needed_env(env, **kwargs) -> Iterable[str]``: which keys it needs may depend on others, such
+    as one that names a model.
     """
     needed: dict[str, list[str]] = defaultdict(list)
     for directory in task_dirs:
@@ -76,7 +86,7 @@ def task_keys(directory: Path) -> set[str]:
     path = directory / "task.toml"
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error
     return keys | set(_references(document))
 
@@ -113,16 +123,17 @@ def require_keys(needed: Mapping[str, Iterable[str]], env: Mapping[str, str]) ->
 
 
 def _references(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        for found in REFERENCE.finditer(value):
-            if not found["default"]:
-                yield found[1]
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _references(inner)
-    elif isinstance(value, list):
+    """Keys that ``env`` tables refer to. ``metadata`` is free text that nobody resolves."""
+    if isinstance(value, list):
         for inner in value:
             yield from _references(inner)
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            if name == "env" and isinstance(inner, Mapping):
+                found = (REFERENCE.fullmatch(str(text)) for text in inner.values())
+                yield from (each[1] for each in found if each and not each["default"])
+            elif name != "metadata":
+                yield from _references(inner)
 
 
 def _some(owners: Iterable[str], shown: int = 3) -> str:

@@ -36,6 +36,25 @@ def test_a_missing_key_is_named_for_every_task_that_needs_it(tmp_path: Path) -> 
     assert "FREE" not in str(caught.value)
 
 
+def test_references_are_those_that_harbor_resolves(tmp_path: Path) -> None:
+    toml = """
+[metadata]
+note = "written as ${LIKE} or ${THIS}"
+env = { A = "${METADATA}" }
+[environment.env]
+A = "${my.key}"
+B = "${K-dash}"
+[environment.healthcheck]
+command = "test -f ${INSIDE}/ready"
+[verifier.env]
+A = "${9X}"
+B = "text with ${LITERAL}"
+C = "${FREE:-}"
+"""
+    needed = needed_keys([task(tmp_path, "one", toml)], env={})
+    assert sorted(needed) == ["9X", "K-dash", "my.key"]
+
+
 def test_present_keys_are_returned_and_nothing_else(tmp_path: Path) -> None:
     needed = needed_keys([task(tmp_path, "one", keys='["KEY"]')], env={})
     assert require_keys(needed, {"KEY": "", "HOME": "/root"}) == {"KEY": ""}
@@ -67,3 +86,15 @@ def test_a_line_that_is_no_assignment_is_named(tmp_path: Path) -> None:
     path.write_text("KEY=1\njust words here\n")
     with pytest.raises(ValueError, match=r"\.env:2: not of the form NAME=value"):
         read_env_file(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"A=1\nKEY=\xff\n", r"\.env: not UTF-8"), (b"A=1\nKEY=a\0b\n", r"\.env:2: holds a NUL")],
+)
+def test_an_env_file_that_no_environment_takes_is_named(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    (tmp_path / ".env").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_env_file(tmp_path / ".env")
