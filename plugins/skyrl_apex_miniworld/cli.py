@@ -19,7 +19,11 @@ def build(out: Path, seed: int) -> None:
     """Write OUT/image, OUT/train and OUT/heldout and install the image for local sandboxes."""
     from skyrl_apex_miniworld.build import build as build_world
 
-    built = build_world(out, seed=seed)
+    try:
+        built = build_world(out, seed=seed)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise click.ClickException(f"{where}{error.strerror or error}") from error
     click.echo(f"image     {built.image}")
     click.echo(f"installed {built.installed}")
     click.echo(f"train     {out / 'train'} ({len(built.train)} tasks)")
