@@ -7,6 +7,7 @@ from typing import Any
 
 from . import probes
 from .ledger import TokenLedger
+from .parsers import THINK, THINK_END
 from .tools import ToolCatalogue
 from .turn import (
     MISSHAPEN,
@@ -122,8 +123,11 @@ class LibraryRenderer:
         self._name = name
         self._tools = tools.for_model or None
         self._stops = tuple(self._library.get_stop_token_ids())
+        self._think, self._think_end = (_token_id(tokenizer, tag) for tag in (THINK, THINK_END))
         self._generation_prompt = self._behind_question(add_generation_prompt=True)
         """What stands before every turn. It may open the reasoning, which parsing must know."""
+        tags = [t for t in self._generation_prompt if t in (self._think, self._think_end)]
+        self._prefilled = tags[-1:] == [self._think]
         self._missing_stop([QUESTION])
         if self._tools:
             self._missing_stop([probes.FOUND])
@@ -201,17 +205,47 @@ class LibraryRenderer:
 
     def parse(self, token_ids: Sequence[int]) -> ParsedTurn:
         ids = list(token_ids)
-        response = self._library.parse_response(
-            ids, tools=self._tools, prompt_ids=self._generation_prompt
-        )
+        response = self._parse(ids)
+        reasoning = response.reasoning_content or ""
+        start, end = self._closed_reasoning(ids)
+        if any(call.token_span and call.token_span[0] < end for call in response.tool_calls):
+            # Some of the library's grammars let a call end the reasoning although it is closed
+            # later. Such a call is a draft, so the reasoning is read apart from the rest.
+            response = self._parse(ids[:start] + ids[end:])
+            reasoning = self._tokenizer.decode(ids[start:end]).strip()
         calls = tuple(_read(attempt) for attempt in response.tool_calls)
         content = response.content or ""
         return ParsedTurn(
             content=content,
-            reasoning=response.reasoning_content or "",
+            reasoning=reasoning,
             calls=calls,
             malformed=None if calls else _fault(content, response.reasoning_complete),
         )
+
+    def _parse(self, ids: list[int]) -> Any:
+        return self._library.parse_response(
+            ids, tools=self._tools, prompt_ids=self._generation_prompt
+        )
+
+    def _closed_reasoning(self, ids: list[int]) -> tuple[int, int]:
+        """``[start, end)`` of the reasoning that opens a turn and is closed, tags left out.
+
+        ``(0, 0)`` where there is none.
+        """
+        ends = (self._think_end, *self._stops)
+        end = next((i for i, token in enumerate(ids) if token in ends), len(ids))
+        if end == len(ids) or ids[end] != self._think_end:
+            return 0, 0
+        start = ids.index(self._think) + 1 if self._think in ids[:end] else 0
+        if start > 0 and not self._tokenizer.decode(ids[: start - 1]).strip():
+            return start, end
+        return (0, end) if self._prefilled else (0, 0)
+
+
+def _token_id(tokenizer: Any, text: str) -> int | None:
+    """The token that is ``text``, if there is one."""
+    found = tokenizer.convert_tokens_to_ids(text)
+    return None if found is None or found == tokenizer.unk_token_id else int(found)
 
 
 def _read(attempt: Any) -> ParsedCall:

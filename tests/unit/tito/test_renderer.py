@@ -142,6 +142,41 @@ def test_a_draft_in_a_closed_think_does_not_count(small: Any, renderer: Renderer
     assert calls(renderer, small, f"<think>maybe {draft}</think>\n{real}") == ["b"]
 
 
+JSON_CALL = '<tool_call>\n{{"name": "{}", "arguments": {{}}}}\n</tool_call>'
+XML_CALL = "<tool_call>\n<function={}>\n</function>\n</tool_call>"
+GLM_CALL = "<tool_call>{}\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("tokenizer_name", "name", "form", "opening"),
+    [
+        ("qwen3", "qwen3", JSON_CALL, "<think>"),
+        ("qwen3_6", "qwen3.5", XML_CALL, ""),
+        ("qwen3_6", "qwen3.6", XML_CALL, ""),
+        ("glm", "glm-4.5", GLM_CALL, "<think>"),
+        ("glm", "glm-4.5", GLM_CALL, "\n<think>"),
+        ("glm", "glm-5", GLM_CALL, ""),
+        ("glm", "glm-5", GLM_CALL, "<think>"),
+    ],
+)
+def test_drafts_in_closed_reasoning_do_not_count_in_any_family(
+    real_tokenizer: Callable[[str], Any], tokenizer_name: str, name: str, form: str, opening: str
+) -> None:
+    tokenizer = real_tokenizer(tokenizer_name)
+    tools = ToolCatalogue([{"name": "a"}, {"name": "b"}])
+    renderer = load_renderer(tokenizer, tools=tools, name=name)
+    draft, real = form.format("a"), form.format("b")
+    text = f"{opening}maybe {draft} or not</think>\nNow:\n{real}"
+    turn = renderer.parse(tokenizer.encode(text, add_special_tokens=False))
+    assert [(call.name, call.error) for call in turn.calls] == [("b", None)]
+    assert turn.content == "Now:" and turn.malformed is None
+    assert turn.reasoning.startswith("maybe") and turn.reasoning.endswith("or not")
+    only = renderer.parse(tokenizer.encode(f"{opening}maybe {draft}</think>\nFour."))
+    assert only.calls == () and only.content.strip() == "Four." and only.malformed is None
+    unclosed = renderer.parse(tokenizer.encode(f"{opening}I should\n{draft}"))
+    assert [call.name for call in unclosed.calls] == ["a"]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
