@@ -25,7 +25,11 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
                 type=click.Path(exists=True, file_okay=False, path_type=Path),
                 help="Folder with train/ and heldout/ task directories.",
             ),
-            click.option("--model", metavar="PATH", help="Checkpoint that training starts from."),
+            click.option(
+                "--model",
+                metavar="PATH",
+                help="Model or checkpoint to start from (train) or evaluate (eval).",
+            ),
             click.option(
                 "--run-dir",
                 type=click.Path(file_okay=False, path_type=Path),
@@ -56,7 +60,10 @@ def train(**options: Any) -> None:
 @click.command("eval")
 @run_options
 def evaluate(**options: Any) -> None:
-    """Evaluate a model through SkyRL's stock main_generate, which is printed."""
+    """Evaluate a model through SkyRL's stock main_generate, which is printed.
+
+    KEY=VALUE are SkyRL's own settings and this package's (apex.…); they win over the preset.
+    """
     _launch("eval", **options)
 
 
@@ -88,7 +95,7 @@ def _launch(
         _dry_run(purpose, arguments, environment)
         return
     command = stock_command(purpose, arguments, shim=_shim_is_on())
-    click.echo(shlex.join(["python", *command[1:]]))
+    click.echo(_shown(command))
     _watch(command, environment, run_dir, _planned_steps(arguments))
 
 
@@ -164,7 +171,14 @@ def _watch(
     click.echo(f"run record   {run_dir}")
     for path in _checkpoints(run_dir):
         click.echo(f"checkpoint   {path}")
-    click.echo(f"command      {shlex.join(['python', *command[1:]])}")
+    click.echo(f"command      {_shown(command)}")
+
+
+def _shown(command: Sequence[str]) -> str:
+    """The command line as it is printed: without values that are secret."""
+    from skyrl_apex_plugin.training.secrets import redacted_setting
+
+    return shlex.join(["python", *map(redacted_setting, command[1:])])
 
 
 def _checkpoints(run_dir: Path) -> list[Path]:
