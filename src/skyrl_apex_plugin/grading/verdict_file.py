@@ -20,9 +20,8 @@ def verdict_path(trial_dir: Path) -> Path:
 def write_verdict(trial_dir: Path, verdict: Verdict) -> None:
     """Write ``verdict`` atomically. A failed grading is written too: its ``score`` is null."""
     document = {"schema": SCHEMA, **asdict(verdict)}
-    write_atomic(
-        verdict_path(trial_dir), json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
-    )
+    # ASCII: a judge may have written half of a surrogate pair, which UTF-8 cannot hold.
+    write_atomic(verdict_path(trial_dir), json.dumps(document, allow_nan=False, indent=1))
 
 
 def read_verdict(trial_dir: Path) -> Verdict | None:

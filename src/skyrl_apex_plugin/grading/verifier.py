@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from harbor.models.verifier.result import VerifierResult
-from harbor.utils.env import resolve_env_vars
+from harbor.utils.env import is_sensitive_env_key, resolve_env_vars
 from harbor.verifier.base import BaseVerifier
 
 from skyrl_apex_hookspecs import (
@@ -42,6 +44,9 @@ UNGRADED = frozenset(
 """Outcomes with nothing to grade: a score for them would blame the policy for a fault. An agent
 that was cancelled is graded: harbor verifies only those that it stopped at their time limit."""
 
+SHORTEST_SECRET = 8
+"""Characters of a secret that is taken out of texts; shorter values are switches and numbers."""
+
 
 class ApexVerifier(BaseVerifier):
     """Grades a harbor trial with the named grader and writes ``verifier/verdict.json``.
@@ -62,6 +67,7 @@ class ApexVerifier(BaseVerifier):
             )
         self._name: str = spec["name"]
         self._kwargs: dict[str, Any] = dict(spec.get("kwargs") or {})
+        self._secrets: list[str] = []
 
     async def verify(self) -> VerifierResult:
         """Grade the trial.
@@ -79,7 +85,7 @@ class ApexVerifier(BaseVerifier):
         try:
             trial = await asyncio.to_thread(self._finished_trial)
             grader = cast(Grader, resolve("grader", self._name)(**self._kwargs))
-            return _checked(await grader.grade(trial), self._name)
+            return self._shown(_checked(await grader.grade(trial), self._name))
         except asyncio.CancelledError:
             # harbor cancels a verifier that runs over its time limit.
             write_verdict(
@@ -88,9 +94,24 @@ class ApexVerifier(BaseVerifier):
             )
             raise
         except Exception as error:
-            self.logger.warning("grader %r failed", self._name, exc_info=True)
+            trace = self._writable(traceback.format_exc())
+            self.logger.warning("grader %r failed\n%s", self._name, trace)
             reason = str(error) if isinstance(error, ApexError) else repr(error)
-            return Verdict(grader=self._name, error=reason)
+            return Verdict(grader=self._name, error=self._writable(reason))
+
+    def _shown(self, verdict: Verdict) -> Verdict:
+        """The verdict with the secrets of ``[verifier.env]`` taken out of its texts."""
+        criteria = tuple(
+            replace(each, rationale=self._writable(each.rationale)) for each in verdict.criteria
+        )
+        error = verdict.error and self._writable(verdict.error)
+        return replace(verdict, error=error, criteria=criteria)
+
+    def _writable(self, text: str) -> str:
+        """Without those secrets, and without half surrogate pairs, which no file can hold."""
+        for value in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(value, "***").replace(repr(value)[1:-1], "***")
+        return text.encode("utf-8", "backslashreplace").decode()
 
     def _finished_trial(self) -> FinishedTrial:
         from skyrl_apex_plugin.agent.task import load_task
@@ -117,11 +138,17 @@ class ApexVerifier(BaseVerifier):
             **self.override_env,
         }
         try:
-            return dict(resolve_env_vars(templates))
+            env = dict(resolve_env_vars(templates))
         except ValueError as error:
             raise VerifierError(
                 f"{error}; [verifier.env] of {self.task.paths.config_path} asks for it"
             ) from error
+        self._secrets = [
+            value
+            for name, value in env.items()
+            if is_sensitive_env_key(name) and len(value) >= SHORTEST_SECRET
+        ]
+        return env
 
 
 def _trajectory(trial_dir: Path, task: Task, record: AgentRecord) -> Trajectory | None:

@@ -21,9 +21,14 @@ GRADED = Verdict(
     metrics={"judge_seconds": 1.5},
 )
 FAILED = Verdict(grader="task", error="status 'error'")
+TORN = Verdict(
+    grader="rubric",
+    score=1.0,
+    criteria=(CriterionResult(criterion_id="\udc00", score=1.0, rationale="half an emoji \ud83d"),),
+)
 
 
-@pytest.mark.parametrize("verdict", [GRADED, FAILED])
+@pytest.mark.parametrize("verdict", [GRADED, FAILED, TORN])
 def test_round_trip(tmp_path: Path, verdict: Verdict) -> None:
     write_verdict(tmp_path, verdict)
     assert read_verdict(tmp_path) == verdict

@@ -156,6 +156,33 @@ async def test_missing_key_is_named_with_its_task(
     assert value not in (bench.trial_dir / "verifier" / "verdict.json").read_text()
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "refused: sk-sécret-123 \ud83d",
+        RuntimeError("refused: sk-sécret-123"),
+        UnicodeEncodeError("ascii", "Bearer sk-sécret-123", 10, 11, "ordinal not in range"),
+    ],
+)
+async def test_no_secret_of_the_verifiers_environment_is_written(
+    bench: Any,
+    verify: Verify,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    answer: Any,
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-sécret-123")
+    toml = bench.task_dir / "task.toml"
+    toml.write_text(toml.read_text() + '[verifier.env]\nJUDGE_KEY = "${JUDGE_KEY}"\n')
+    with pytest.raises(VerifierError) as raised:
+        await verify(answer)
+    verdict = read_verdict(bench.trial_dir)
+    assert verdict is not None and "***" in (verdict.error or "")
+    for text in (str(raised.value), verdict.error or "", caplog.text):
+        assert "sk-s" not in text
+        text.encode()
+
+
 async def test_a_misshapen_grader_setting_is_refused(verify: Verify, bench: Any) -> None:
     with pytest.raises(ValueError, match="expected a name or"):
         VerifierFactory.create_verifier_from_config(
