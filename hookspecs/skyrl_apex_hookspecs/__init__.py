@@ -38,7 +38,7 @@ from .types import (
 
 CONTRACT_VERSION = 1
 """Raised whenever a data class, hook signature, outcome, configuration key or file format of
-the contract changes; ``tests/unit/test_contract.py`` holds the frozen description."""
+the contract changes; ``tests/unit/contract/test_contract.py`` compares it with what is frozen."""
 
 __all__ = [
     "CONTRACT_VERSION",

@@ -218,7 +218,8 @@ class EndedTrial:
     trajectory: Trajectory | None = None
     verdict: Verdict | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by phase: ``setup``, ``agent``, ``model``, ``tools``, ``verifier``, ``total``."""
+    """Seconds by phase: ``sandbox``, ``setup`` and its parts ``setup/<step>``, ``agent`` with its
+    parts ``model``, ``tools``, ``upload`` and ``close``, ``verifier``, ``total``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,13 +285,22 @@ class Sampler(Protocol):
 
     async def sample(
         self, prompt_token_ids: Sequence[int], params: SamplingParams, *, session_id: str
-    ) -> Sample: ...
+    ) -> Sample:
+        """Sample one turn. Called for one turn of a session at a time, for many sessions at once.
+
+        ``finish_reason`` is ``stop`` or ``tool_calls`` for a turn that the model ended, ``length``
+        for one that ``params.max_tokens`` or the window cut off; any other ends the trial as an
+        ``engine_error``. A cancellation must come through: it is how a trial is stopped.
+        """
+        ...
 
     async def finish(self, session_id: str) -> None:
         """The trajectory is over; the engine may drop its state. Never raises."""
         ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """The trial is over: close what this object holds open. Called once, last."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +327,13 @@ class Grader(Protocol):
     ``verifier_error``, exactly like a verdict with ``error`` set.
     """
 
-    async def grade(self, trial: FinishedTrial) -> Verdict: ...
+    async def grade(self, trial: FinishedTrial) -> Verdict:
+        """Judge the trial while its sandbox still runs.
+
+        Whatever is not the policy's doing (a judge that does not answer, a file that cannot be
+        read) is a verdict with ``error``, or an exception; a wrong answer is a score of 0.
+        """
+        ...
 
 
 @runtime_checkable
@@ -338,24 +354,37 @@ class ApexError(Exception):
 
 
 class SetupError(ApexError):
+    """Raise it when the sandbox, the world, its tools or the task's files are not as they must be
+    before the first turn."""
+
     outcome = Outcome.SETUP_ERROR
 
 
 class ToolSessionLost(ApexError):
+    """Raise it when the tools were there and stay away after all attempts to reach them again."""
+
     outcome = Outcome.TOOL_SESSION_LOST
 
 
 class EngineError(ApexError):
+    """Raise it when inference failed for good: retries are used up, or the request is refused."""
+
     outcome = Outcome.ENGINE_ERROR
 
 
 class ContextLengthExceeded(ApexError):
+    """Raise it when the prompt, or what comes next, does not fit into the window."""
+
     outcome = Outcome.CONTEXT_LENGTH
 
 
 class VerifierError(ApexError):
+    """Raise it when no verdict or reward can be reached; never for an answer that is wrong."""
+
     outcome = Outcome.VERIFIER_ERROR
 
 
 class TokenError(ApexError):
+    """Raise it when token IDs or logprobs are missing, or not those that were sampled or sent."""
+
     outcome = Outcome.TOKEN_ERROR

@@ -11,21 +11,30 @@ from skyrl.train.config.config import BaseConfig
 
 @dataclass
 class SandboxConfig(BaseConfig):
+    """Where a trial's world runs."""
+
     name: str = "archipelago-local"
     """A registered sandbox, or ``module:Class`` of a harbor environment."""
     kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of its class, beside those that harbor gives every sandbox."""
 
 
 @dataclass
 class GraderConfig(BaseConfig):
+    """What turns a finished trial into a verdict."""
+
     name: str = "task"
+    """A registered grader, or ``module:Class``."""
     kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of its class."""
     pass_score: float = 1.0
     """A verdict of at least this score counts as a pass."""
 
 
 @dataclass
 class RewardsConfig(BaseConfig):
+    """What is added to a verdict's score."""
+
     terms: dict[str, Any] = field(default_factory=dict)
     """Name of a registered reward term to its keyword arguments."""
     clip: list[float] | None = None
@@ -51,18 +60,23 @@ class GateConfig(BaseConfig):
 
 @dataclass
 class SamplerConfig(BaseConfig):
+    """How token IDs reach an inference engine."""
+
     name: str = "completions"
     """``embedded`` also replaces GPUs by the CPU engine and the CPU strategy."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Of the sampler; for ``embedded`` the options of its engine."""
+    """Keyword arguments of the sampler's class; for ``embedded`` the options of its engine."""
     gate: GateConfig = field(default_factory=GateConfig)
 
 
 @dataclass
 class FailuresConfig(BaseConfig):
+    """What is done with trials by how they ended, and when a step is refused."""
+
     treatments: dict[str, str] = field(default_factory=dict)
     """Outcome to ``train``, ``mask``, ``retry`` or ``discard``; overrides the default table."""
     max_retries: int = 2
+    """How often a trial is run again; ``retry`` then becomes ``mask``."""
     max_failed_fraction: float = 0.5
     """A training step in which more than this share of the trials failed is refused."""
     min_group_survivors: int = 2
@@ -73,22 +87,27 @@ class FailuresConfig(BaseConfig):
 
 @dataclass
 class RunnerConfig(BaseConfig):
+    """Where trials run, and how many at once."""
+
     name: str = "local"
     """``local`` runs all trials on the event loop of the trainer's process, ``ray`` packs them
     into worker processes over the cluster."""
     max_concurrent_trials: int = 64
+    """Over all trials of the run."""
     starts_per_second: float | None = None
     """At least 1.0, or ``None`` for no limit."""
     trials_per_worker: int = 32
-    """Only ``ray``."""
+    """Only ``ray``: trials at once in one worker process."""
     worker_cpus: float = 1.0
-    """Only ``ray``."""
+    """Only ``ray``: processors that a worker reserves."""
     worker_resources: dict[str, float] = field(default_factory=dict)
     """Only ``ray``: custom resources that place the workers, such as ``{"rollout": 0.01}``."""
 
 
 @dataclass
 class RecordConfig(BaseConfig):
+    """What stays of a run."""
+
     dir: str | None = None
     """The run's directory. By default a new one under ``<trainer.export_path>/apex``."""
     keep: str = "all"
@@ -104,13 +123,17 @@ class TasksConfig(BaseConfig):
     curriculum: str | None = None
     """Expression that orders the training tasks, ascending; shuffled when ``None``."""
     cache_dir: str | None = None
+    """Where parquet shards are extracted to; by default ``~/.cache/skyrl-apex/tasks``."""
 
 
 @dataclass
 class ApexConfig(BaseConfig):
+    """The section ``apex``: everything that SkyRL has no key for."""
+
     generator: str = "apex_tito"
     """Name of the generator; set by ``generator=NAME`` on the command line."""
     renderer: str = "auto"
+    """How messages become tokens (``docs/tokens.md``)."""
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     agent: dict[str, Any] = field(default_factory=dict)
     """Settings of the agent (``docs/agent.md``) that SkyRL has no key for. Temperature, top_p and
@@ -133,4 +156,6 @@ class ApexConfig(BaseConfig):
 
 @dataclass
 class ApexTrainConfig(SkyRLTrainConfig):
+    """SkyRL's whole configuration with the section ``apex``."""
+
     apex: ApexConfig = field(default_factory=ApexConfig)
