@@ -32,8 +32,8 @@ def read_task(directory: Path) -> Task:
 
     try:
         return load_task(directory)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{directory}: a text is not UTF-8: {error}") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{directory}: a file of it cannot be read: {error}") from error
 
 
 def task_facts(task: Task) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -15,9 +16,12 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
+from skyrl_apex_miniworld.build import draw_split
+from skyrl_apex_miniworld.tasks import write_task
 from skyrl_apex_plugin.cli.data import data
 from skyrl_apex_plugin.data.dataset import TaskDataset
 from skyrl_apex_plugin.data.picture import histogram
+from skyrl_apex_plugin.data.shards import read_rows, write_shard
 
 
 def run(*arguments: Any) -> Result:
@@ -50,6 +54,53 @@ def test_packing_is_reproducible_and_goes_there_and_back(tasks: Path, tmp_path: 
         assert path.is_dir() or back.read_bytes() == path.read_bytes()
     assert run("pack", tmp_path / "out", tmp_path / "three.parquet").exit_code == 0
     assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "three.parquet").read_bytes()
+
+
+def test_a_file_of_several_names_is_packed_under_each(tasks: Path, tmp_path: Path) -> None:
+    (tasks / "a/tests/again.md").hardlink_to(tasks / "a/instruction.md")
+    (tasks / "b/tests/again.md").hardlink_to(tasks / "a/instruction.md")
+    assert run("pack", tasks, tmp_path / "s.parquet").exit_code == 0
+    assert run("extract", tmp_path / "s.parquet", tmp_path / "out").exit_code == 0
+    for name in ("a/instruction.md", "a/tests/again.md", "b/tests/again.md"):
+        assert (tmp_path / "out" / name).read_text() == "Do a.\n"
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../x", "tests/../task.toml"])
+def test_pack_takes_no_link_that_extract_refuses(tasks: Path, tmp_path: Path, target: str) -> None:
+    (tasks / "b/link").symlink_to(target)
+    (tmp_path / "s.parquet").write_text("the old one")
+    result = run("pack", tasks, tmp_path / "s.parquet")
+    assert result.exit_code == 1 and f"b: member 'link' links to {target!r}" in result.stderr
+    assert (tmp_path / "s.parquet").read_text() == "the old one"
+    assert {path.name for path in tmp_path.iterdir()} == {"tasks", "s.parquet"}
+
+
+def test_places_that_cannot_be_written_are_named(tasks: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("")
+    run("pack", tasks, tmp_path / "s.parquet")
+    for arguments in (
+        ["pack", tasks, blocked / "s.parquet"],
+        ["pull", tmp_path / "s.parquet", blocked / "out"],
+        ["stats", tasks, "--picture", blocked / "stats.svg"],
+        ["validate", tmp_path / "s.parquet", "--cache-dir", blocked / "cache"],
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 1 and isinstance(result.exception, SystemExit), result.exception
+        assert str(blocked) in result.stderr and result.stderr.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"tasks", "s.parquet", "blocked"}
+
+
+def test_two_packs_at_once_do_not_mix(tasks: Path, tmp_path: Path) -> None:
+    target = tmp_path / "s.parquet"
+
+    def rows() -> Iterator[tuple[str, bytes]]:
+        yield "outer", b"1"
+        write_shard(target, [("inner", b"2")])
+        yield "outer-too", b"3"
+
+    assert write_shard(target, rows()) == 2
+    assert [row.path for row in read_rows(target)] == ["outer", "outer-too"]
 
 
 def test_a_dataset_reads_a_shard_through_the_cache(tasks: Path, tmp_path: Path) -> None:
@@ -100,8 +151,11 @@ def edit(path: Path, **changes: Any) -> None:
         ("archipelago.json", {"required_env_keys": "A"}, "required_env_keys is 'A'"),
         ("archipelago.json", {"required_env_keys": ["NOT_SET_KEY"]}, "key NOT_SET_KEY is not in"),
         ("archipelago.json", {"needs_snapshot": "no"}, "needs_snapshot is 'no'"),
+        ("archipelago.json", {"mcp_servers": "files"}, "mcp_servers is 'files'"),
+        ("archipelago.json", {"mcp_servers": [1]}, "mcp_servers is [1]"),
         ("tests/verifiers.json", {"verifier_id": KeyError}, "entry 0: verifier_id is missing"),
         ("tests/verifiers.json", {"verifier_values": {}}, "criteria is None"),
+        ("tests/verifiers.json", {"verifier_values": "x"}, "verifier_values is 'x'"),
         ("tests/verifiers.json", {"verifier_index": "x"}, "verifier_index is 'x'"),
         ("tests/verifiers.json", {"verifier_id": "a-1"}, "'a-1' appears twice"),
         ("tests/verifiers.json", {"verifier_dependencies": ["zzz"]}, "depends on 'zzz'"),
@@ -128,13 +182,70 @@ def test_every_field_is_checked(tasks: Path, file: str, changes: Any, message: s
         ("tests/verifiers.json", "[]", "has no criteria"),
         ("tests/verifiers.json", "{}", "holds a dict"),
         ("tests/golden_responses.json", "{}", "holds a dict"),
+        ("tests/golden_responses.json", "[" * 200_000, "is not JSON"),
+        ("task.toml", b"\xff", "error: a: task.toml"),
+        *(
+            (file, content, f"error: a: {file}")
+            for file in ("archipelago.json", "instruction.md", "tests/verifiers.json")
+            for content in (b"\xff", Path())
+        ),
     ],
 )
 def test_every_file_is_checked(tasks: Path, file: str, content: Any, message: str) -> None:
     path = tasks / "a" / file
-    path.unlink() if content is None else path.write_text(content)
+    put(path, content)
     result = run("validate", tasks)
     assert result.exit_code == 1 and message in result.output
+
+
+def put(path: Path, content: str | bytes | Path | None) -> None:
+    """Leave ``content`` at ``path``, where a path stands for a directory."""
+    path.unlink()
+    if isinstance(content, Path):
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+UNREADABLE: list[Any] = [b"\xff", Path()]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("instruction.md", content) for content in UNREADABLE]
+    + [
+        (file, content)
+        for file in ("archipelago.json", "tests/verifiers.json")
+        for content in (*UNREADABLE, "{", "[1]", "[" * 200_000)
+    ],
+    ids=lambda value: f"{value!s:.30}",
+)
+def test_what_cannot_be_read_is_named_in_one_line(tasks: Path, file: str, content: Any) -> None:
+    put(tasks / "a" / file, content)
+    for command in (["stats"], ["sample", 2]):
+        result = run(*command, tasks)
+        assert result.exit_code == 1 and isinstance(result.exception, SystemExit), result.exception
+        assert str(tasks / "a") in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_values_of_a_criterion_are_an_object(tasks: Path) -> None:
+    edit(tasks / "a/tests/verifiers.json", verifier_values="a text")
+    for command in (["stats"], ["sample", 2]):
+        stderr = run(*command, tasks).stderr
+        assert "a/tests/verifiers.json: verifier_values of entry 0 is no object" in stderr
+
+
+def test_the_sample_world_passes_strictly(tmp_path: Path) -> None:
+    for task in draw_split(0, held_out=True).tasks:
+        write_task(task, "registry/world:1", tmp_path / task.slug)
+    result = run("validate", tmp_path, "--strict")
+    assert result.exit_code == 0 and "0 errors, 0 warnings" in result.output, result.output
+
+
+def test_a_warning_fails_strictly(tasks: Path) -> None:
+    (tasks / "a/tests/golden_responses.json").unlink()
+    assert run("validate", tasks).exit_code == 0
+    assert run("validate", tasks, "--strict").exit_code == 1
 
 
 def test_keys_are_looked_for_and_never_shown(tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +279,35 @@ def test_sample_is_seeded_and_filtered(tasks: Path) -> None:
     lines = run("sample", 9, tasks, "--json").output.splitlines()
     assert {json.loads(line)["task_id"] for line in lines} == {"a", "b"}
     assert "not an expression" in run("sample", 1, tasks, "--where", "((").stderr
+    nothing = run("sample", 1, tasks, "--where", 'world_kind == "none"')
+    assert nothing.exit_code == 1 and "no task matches" in nothing.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "criteria / 0",
+        "criteria % 0",
+        "10.0 ** 400",
+        "world_kind|round",
+        "[]|random > 1",
+        "task_id + 1",
+        "'%d' % task_id",
+        "'{x}'.format()",
+        "task_id|sum",
+        "nobody",
+        "task_id.x.y",
+    ],
+)
+def test_an_expression_that_fails_is_shown_with_what_it_may_use(tasks: Path, text: str) -> None:
+    result = run("sample", 1, tasks, "--where", text)
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit), result.exception
+    assert f"--where={text!r}: " in result.stderr and "Known names: criteria" in result.stderr
+
+
+def test_a_curriculum_that_gives_no_order_is_named(tasks: Path) -> None:
+    with pytest.raises(ValueError, match=r"curriculum='.*' gives no order"):
+        TaskDataset([tasks], curriculum="criteria if criteria > 2 else task_id")
 
 
 def test_pull_from_local_shards(tasks: Path, tmp_path: Path) -> None:
@@ -218,9 +358,12 @@ class Hub(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None: ...
 
 
-def test_pull_from_a_hub(tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run("pack", tasks, tmp_path / "train.parquet")
-    Hub.files = {"train.parquet": (tmp_path / "train.parquet").read_bytes(), "README.md": b"hi"}
+Pull = Callable[[], "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def pull(tmp_path: Path) -> Iterator[Pull]:
+    """Pulls ``acme/tasks`` of :class:`Hub` into ``out``."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     Thread(target=server.serve_forever, daemon=True).start()
     script = (
@@ -233,9 +376,36 @@ def test_pull_from_a_hub(tasks: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         "HF_HOME": str(tmp_path / "hf"),
         "HF_HUB_DISABLE_XET": "1",
     }
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    yield lambda: subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True
+    )
     server.shutdown()
+
+
+def test_pull_from_a_hub(tasks: Path, tmp_path: Path, pull: Pull) -> None:
+    run("pack", tasks, tmp_path / "train.parquet")
+    Hub.files = {"train.parquet": (tmp_path / "train.parquet").read_bytes(), "README.md": b"hi"}
+    done = pull()
     assert done.returncode == 0, done.stderr
     assert "2 tasks extracted" in done.stdout
     assert run("validate", tmp_path / "out").exit_code == 0
     assert not list((tmp_path / "out").rglob("README.md")), "only shards are fetched"
+
+
+def test_a_shard_that_a_revision_renamed_is_not_read_twice(
+    tasks: Path, tmp_path: Path, pull: Pull, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("pack", tasks, tmp_path / "train.parquet")
+    content = (tmp_path / "train.parquet").read_bytes()
+    Hub.files = {"train.parquet": content, "gone.parquet": b""}
+    assert pull().returncode == 1, "an empty file is no shard"
+    fetched = tmp_path / "out/.skyrl-apex/shards"
+    (fetched / "mine.parquet").write_bytes(content)
+    Hub.files = {"part-0.parquet": content}
+    monkeypatch.setattr(Hub, "commit", "1" * 40)
+    done = pull()
+    assert done.returncode == 0 and "2 tasks extracted" in done.stdout, done.stderr
+    left = {path.name for path in fetched.glob("*.parquet")}
+    assert left == {"part-0.parquet", "mine.parquet"}, "what was not pulled is not removed"
+    Hub.files = {"README.md": b"hi"}
+    assert "'acme/tasks' has no parquet shard" in pull().stderr
