@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import probes
+from . import schema as schemas
 from .ledger import TokenLedger
 from .parsers import THINK, THINK_END
 from .tools import ToolCatalogue
@@ -122,6 +123,7 @@ class LibraryRenderer:
         self._tokenizer = tokenizer
         self._name = name
         self._tools = tools.for_model or None
+        self._readable, self._nullable = _for_parser(tools.for_model)
         self._stops = tuple(self._library.get_stop_token_ids())
         self._think, self._think_end = (_token_id(tokenizer, tag) for tag in (THINK, THINK_END))
         self._generation_prompt = self._behind_question(add_generation_prompt=True)
@@ -223,9 +225,28 @@ class LibraryRenderer:
         )
 
     def _parse(self, ids: list[int]) -> Any:
-        return self._library.parse_response(
-            ids, tools=self._tools, prompt_ids=self._generation_prompt
-        )
+        prompt = self._generation_prompt
+        response = self._library.parse_response(ids, tools=self._readable, prompt_ids=prompt)
+        unsure = {
+            number: names
+            for number, call in enumerate(response.tool_calls)
+            if isinstance(call.arguments, dict)
+            and (
+                names := [
+                    name
+                    for name in self._nullable.get(call.name, ())
+                    if call.arguments.get(name) == "null"
+                ]
+            )
+        }
+        if unsure:
+            # Formats without quotes write null and the text "null" alike. Without the tools the
+            # library decodes what has no quotes, which tells those formats from JSON.
+            decoded = self._library.parse_response(ids, prompt_ids=prompt).tool_calls
+            for number, names in unsure.items():
+                call = response.tool_calls[number]
+                call.arguments.update({name: decoded[number].arguments[name] for name in names})
+        return response
 
     def _closed_reasoning(self, ids: list[int]) -> tuple[int, int]:
         """``[start, end)`` of the reasoning that opens a turn and is closed, tags left out.
@@ -240,6 +261,37 @@ class LibraryRenderer:
         if start > 0 and not self._tokenizer.decode(ids[: start - 1]).strip():
             return start, end
         return (0, end) if self._prefilled else (0, 0)
+
+
+def _for_parser(
+    tools: Sequence[dict[str, Any]],
+) -> tuple[list[dict[str, Any]] | None, dict[str, list[str]]]:
+    """Tools for the library to read calls by, and which parameters are a text or null, by tool.
+
+    Formats that write values without quotes are decoded by the type of each parameter, which the
+    library sees only where it stands plainly: a parameter that can but be a text is shown as one,
+    and one that may be a text or something else as just that.
+    """
+    readable: list[dict[str, Any]] = []
+    nullable: dict[str, list[str]] = {}
+    for tool in tools:
+        function = tool["function"]
+        root = schemas.normalise(function["parameters"])
+        given = root.get("properties")
+        properties = dict(given) if isinstance(given, dict) else {}
+        for name, schema in properties.items():
+            found = schemas.types(schema, root)
+            if "string" not in found:
+                continue
+            if found <= {"string", "null"}:
+                properties[name] = {"type": "string"}
+                if "null" in found:
+                    nullable.setdefault(function["name"], []).append(name)
+            else:
+                properties[name] = {"anyOf": [{"type": "string"}, {}]}
+        parameters = {**root, "properties": properties}
+        readable.append({**tool, "function": {**function, "parameters": parameters}})
+    return readable or None, nullable
 
 
 def _token_id(tokenizer: Any, text: str) -> int | None:

@@ -8,6 +8,10 @@ from typing import Any
 
 DEFINITIONS = ("$defs", "definitions")
 
+JSON_TYPES = frozenset({"null", "boolean", "object", "array", "number", "integer", "string"})
+DEEPEST = 8
+"""How far unions are looked into; schemas may go in circles."""
+
 Schema = dict[str, Any]
 
 
@@ -137,6 +141,35 @@ def normalise(schema: Any) -> Any:
         else:
             plain = {"anyOf": [plain, {"type": "null"}]}
     return plain
+
+
+def types(schema: Any, root: Mapping[str, Any], depth: int = DEEPEST) -> frozenset[str]:
+    """The JSON types that values may have, as far as the schema says; a ``number`` may be whole.
+
+    :param root: the document that references are followed in, in :func:`normalise`'s form.
+    """
+    try:
+        schema = resolve(schema, root)
+    except KeyError:
+        return JSON_TYPES
+    if not isinstance(schema, Mapping) or depth == 0:
+        return JSON_TYPES
+    found = JSON_TYPES
+    if "type" in schema:
+        declared = schema["type"]
+        names = declared if isinstance(declared, list) else [declared]
+        found &= {name for name in names if isinstance(name, str)}
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, list) and all(
+        value is None or isinstance(value, str) for value in values
+    ):
+        found &= {"null" if value is None else "string" for value in values}
+    for key in ("anyOf", "oneOf"):
+        if isinstance(schema.get(key), list):
+            found &= frozenset().union(*(types(one, root, depth - 1) for one in schema[key]))
+    if isinstance(schema.get("allOf"), list):
+        found = found.intersection(*(types(one, root, depth - 1) for one in schema["allOf"]))
+    return found
 
 
 def describe(name: str, schema: Any, root: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from skyrl_apex_plugin.tito.renderer import (
     check_renderer_name,
     load_renderer,
 )
-from skyrl_apex_plugin.tito.tools import ToolCatalogue
+from skyrl_apex_plugin.tito.tools import CheckedCall, ToolCatalogue
 
 QUESTION = [{"role": "user", "content": "2+2?"}]
 CALL = '<tool_call>\n{"name": "calc", "arguments": {"expr": "2+2"}}\n</tool_call>'
@@ -175,6 +175,77 @@ def test_drafts_in_closed_reasoning_do_not_count_in_any_family(
     assert only.calls == () and only.content.strip() == "Four." and only.malformed is None
     unclosed = renderer.parse(tokenizer.encode(f"{opening}I should\n{draft}"))
     assert [call.name for call in unclosed.calls] == ["a"]
+
+
+TEXTS = {
+    "plain": {"type": "string"},
+    "referred": {"$ref": "#/$defs/Text"},
+    "optional": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    "listed": {"type": ["string", "null"]},
+    "nullable": {"type": "string", "nullable": True},
+    "optional_reference": {"anyOf": [{"$ref": "#/$defs/Text"}, {"type": "null"}]},
+    "chosen": {"enum": ["12", "null", "true", '{"c": 1}', "a word"]},
+}
+NOT_NULL = ("plain", "referred", "chosen")
+TYPED = ToolCatalogue(
+    [
+        {
+            "name": "typed",
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    **TEXTS,
+                    "number": {"type": "integer"},
+                    "either": {"type": ["string", "integer"]},
+                    "anything": {},
+                },
+                "$defs": {"Text": {"type": "string"}},
+            },
+        }
+    ]
+)
+
+
+def written(tokenizer: Any, name: str, **arguments: str) -> Any:
+    """What is dispatched of a call whose arguments are written without quotes."""
+    renderer = load_renderer(tokenizer, tools=TYPED, name=name)
+    if name.startswith("glm"):
+        parts = (
+            f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in arguments.items()
+        )
+        text = f"</think>\n<tool_call>typed\n{''.join(parts)}</tool_call>"
+    else:
+        parts = (f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in arguments.items())
+        text = f"</think>\n<tool_call>\n<function=typed>\n{''.join(parts)}</function>\n</tool_call>"
+    (call,) = renderer.parse(tokenizer.encode(text, add_special_tokens=False)).calls
+    assert call.error is None, call.error
+    checked = TYPED.check(call.name, call.arguments)
+    assert isinstance(checked, CheckedCall), checked
+    return checked.arguments
+
+
+@pytest.mark.parametrize(
+    ("tokenizer_name", "name"), [("qwen3_6", "qwen3.5"), ("qwen3_6", "qwen3.6"), ("glm", "glm-5")]
+)
+def test_what_is_written_without_quotes_is_read_as_its_type(
+    real_tokenizer: Callable[[str], Any], tokenizer_name: str, name: str
+) -> None:
+    tokenizer = real_tokenizer(tokenizer_name)
+    for value in ("12", "true", '{"c": 1}', "a word"):
+        expected = dict.fromkeys(TEXTS, value)
+        assert written(tokenizer, name, **expected) == expected
+    nulls = {key: "null" if key in NOT_NULL else None for key in TEXTS}
+    assert written(tokenizer, name, **dict.fromkeys(TEXTS, "null")) == nulls
+    others = {"number": "5", "either": "word", "anything": "word"}
+    assert written(tokenizer, name, **others) == {**others, "number": 5}
+    assert written(tokenizer, name, either="5", anything="[1]") == {"either": 5, "anything": [1]}
+
+
+def test_a_quoted_null_stays_a_text_in_json(small: Any) -> None:
+    text = '<tool_call>{"name":"typed","arguments":{"optional":"null","listed":null}}</tool_call>'
+    for name in ("qwen3", "template:hermes"):
+        (call,) = load_renderer(small, tools=TYPED, name=name).parse(small.encode(text)).calls
+        assert call.arguments == {"optional": "null", "listed": None}
 
 
 @pytest.mark.parametrize(
