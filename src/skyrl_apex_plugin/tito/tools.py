@@ -117,12 +117,18 @@ class _Tool:
             cls.check_schema(schema)
         except (SchemaError, KeyError) as error:
             logger.warning(
-                "tool %s: its schema cannot be used, calls go to the server unchecked: %s",
+                "tool %s: its schema cannot be used, only required arguments are checked: %s",
                 self.name,
                 str(error).splitlines()[0],
             )
             return None
         return cls(schema)
+
+    @property
+    def _required(self) -> list[str]:
+        """Names that must be there whatever else is wrong with the schema."""
+        found = self.parameters.get("required")
+        return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
     def check(self, arguments: Any) -> CheckedCall | Correction:
         given = _as_object(arguments)
@@ -133,7 +139,11 @@ class _Tool:
             )
         flat = self._unwrapped(given)
         repaired = flat
-        if self._validator is not None:
+        if self._validator is None:
+            if missing := [name for name in self._required if name not in flat]:
+                names = "; ".join(f"missing required argument '{name}'" for name in missing)
+                return Correction(f"The call of {self.name!r} was not run: {names}.")
+        else:
             repaired = _repair(flat, self._validator.schema, self._validator)
             errors = sorted(
                 self._validator.iter_errors(repaired), key=lambda e: list(map(str, e.path))

@@ -203,7 +203,16 @@ def test_unions_nullable_and_unknown_arguments() -> None:
     "schema", [{"type": "nonsense"}, one({"$ref": "https://example.com/schema.json"})]
 )
 def test_an_unusable_schema_leaves_the_check_to_the_server(schema: dict[str, Any]) -> None:
-    assert dispatched(schema, {"anything": 1}) == {"anything": 1}
+    assert dispatched(schema, {"value": 1, "other": 2}) == {"value": 1, "other": 2}
+
+
+@pytest.mark.parametrize("broken", [{"type": "str"}, {"$ref": "#/$defs/Lost"}])
+def test_a_required_argument_is_missed_in_an_unusable_schema_too(broken: dict[str, Any]) -> None:
+    schema = one(broken)
+    assert "missing required argument 'value'" in correction(schema, {})
+    assert "missing required argument 'value'" in correction(schema, None)
+    assert dispatched(schema, {"value": 1}) == {"value": 1}
+    assert dispatched({**schema, "required": "value"}, {}) == {}
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
