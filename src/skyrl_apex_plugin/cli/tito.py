@@ -47,7 +47,8 @@ def check(
         tokenizer = load_tokenizer(model_or_tokenizer_dir)
         chosen = load_renderer(tokenizer, tools=catalogue, name=renderer)
     except (RendererError, OSError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
+        # Errors of templates and of transformers have many lines.
+        raise click.ClickException(" ".join(str(error).split())) from error
     if not tokenizer.chat_template:
         raise click.ClickException(f"{model_or_tokenizer_dir} has no chat template to compare with")
     report = run_check(tokenizer, chosen, catalogue)

@@ -42,8 +42,16 @@ class TemplateRenderer:
         self._parser_name = parser
         self._parser = load_parser(parser, tokenizer, self._tools)
         self._arguments_as_json = False
-        self._stops = self._find_stops()
-        self._prefilled = self._opens_reasoning()
+        try:
+            self._stops = self._find_stops()
+            self._prefilled = self._opens_reasoning()
+        except RendererError:
+            raise
+        except Exception as error:
+            raise RendererError(
+                f"{self._template_name()} fails on a plain question: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         self._assert_exact()
         logger.info("renderer %s for %s", self.name, self._template_name())
 

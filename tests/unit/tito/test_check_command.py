@@ -103,6 +103,49 @@ def test_a_folder_without_tokenizer_is_named(tmp_path: Path) -> None:
     assert result.exit_code == 1 and "no tokenizer files" in result.output
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "shown"),
+    [
+        ("tokenizer_config.json", "[]", "must hold a JSON object, not []"),
+        ("config.json", "[]", "must hold a JSON object, not []"),
+        ("generation_config.json", "[]", "must hold a JSON object, not []"),
+        ("tokenizer.json", "[]", "must hold a JSON object, not []"),
+        ("tokenizer_config.json", "{", "is not valid JSON"),
+        (
+            "tokenizer_config.json",
+            '{"eos_token": 5}',
+            "eos_token must be the text of a token, not 5",
+        ),
+        ("tokenizer_config.json", '{"pad_token": []}', "pad_token must be the text of a token"),
+    ],
+)
+def test_a_broken_file_is_named_in_one_line(
+    saved: Path, name: str, content: str, shown: str
+) -> None:
+    (saved / name).write_text(content)
+    result = run(saved)
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    assert result.output.startswith(f"Error: {saved / name}") and shown in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('no\\nway') }}", "{% if %}"])
+@pytest.mark.parametrize("renderer", ["auto", "template:hermes"])
+def test_a_template_that_fails_is_named_in_one_line(
+    saved: Path, template: str, renderer: str
+) -> None:
+    (saved / "chat_template.jinja").write_text(template)
+    result = run(saved, "--renderer", renderer)
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    assert result.output.startswith("Error: ") and str(saved) in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+def test_wrong_usage_ends_with_2() -> None:
+    assert run("--nonsense").exit_code == 2
+    assert run().exit_code == 2
+
+
 def test_a_class_that_encodes_otherwise_than_its_file_is_passed_over(real_tokenizer: Any) -> None:
     tokenizer = real_tokenizer("deepseek_v3")
     text = "Two words, précisément: 数字"
