@@ -39,13 +39,17 @@ def report(
     from skyrl_apex_plugin.report.run import load_run
 
     try:
+        run = load_run(run_dir)
         target = write_report(
-            load_run(run_dir),
+            run,
             output or run_dir / "report.html",
             pages=pages,
             only=trials,
             tokenizer=tokenizer,
         )
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
+    if run.unreadable:
+        count = len(run.unreadable)
+        click.echo(f"{count} unreadable entries left out; first: {run.unreadable[0]}", err=True)
     click.echo(f"{target}  ({target.stat().st_size / 1e6:.1f} MB)")

@@ -13,7 +13,7 @@ from typing import Any
 
 from skyrl_apex_plugin.files import write_atomic
 from skyrl_apex_plugin.report import DEFAULT_PAGES, charts
-from skyrl_apex_plugin.report.run import ENTRY_FIELDS, Run
+from skyrl_apex_plugin.report.run import ENTRY_FIELDS, Run, parse, read_object
 from skyrl_apex_plugin.report.trajectory import Decode, trajectory_page
 
 CURVES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -55,7 +55,9 @@ def write_report(
     Raises ``ValueError`` for a name in ``only`` whose directory is not there, and for a tokenizer
     that does not load.
     """
-    write_atomic(target, render(run, pages=pages, only=only, tokenizer=tokenizer))
+    text = render(run, pages=pages, only=only, tokenizer=tokenizer)
+    # Half a surrogate pair in a text of the run is shown escaped: no file can hold it.
+    write_atomic(target, text.encode("utf-8", "backslashreplace"))
     return target
 
 
@@ -65,6 +67,7 @@ def render(run: Run, *, pages: int, only: Sequence[str], tokenizer: str | None) 
     chosen = _chosen(run, pages, only)
     facts = _facts(run.info)
     decode = _decoder(tokenizer or facts.get("model"), required=tokenizer is not None)
+    packed, damaged = _pages(chosen, decode)
     environment = Environment(
         loader=PackageLoader("skyrl_apex_plugin.report"),
         autoescape=True,
@@ -79,6 +82,7 @@ def render(run: Run, *, pages: int, only: Sequence[str], tokenizer: str | None) 
         facts=facts,
         settings=json.dumps(run.info, indent=1, default=str) if run.info else "",
         summary=_summary(run),
+        unreadable=[*run.unreadable, *damaged],
         line_charts=_line_charts(run),
         bar_charts=_bar_charts(run),
         width=charts.WIDTH,
@@ -87,9 +91,7 @@ def render(run: Run, *, pages: int, only: Sequence[str], tokenizer: str | None) 
         script=(assets / "report.js").read_text(),
         trials=_embedded([{key: each.get(key) for key in ENTRY_FIELDS} for each in run.trials]),
         metrics=_embedded(_series(run)),
-        pages={
-            name: _packed(trajectory_page(directory, decode)) for name, directory in chosen.items()
-        },
+        pages=packed,
     )
 
 
@@ -107,6 +109,17 @@ def _chosen(run: Run, pages: int, only: Sequence[str]) -> dict[str, Path]:
         stride = (len(there) - 1) / max(pages - 1, 1)
         there = [there[round(index * stride)] for index in range(pages)]
     return dict(there if pages else ())
+
+
+def _pages(chosen: dict[str, Path], decode: Decode | None) -> tuple[dict[str, str], list[str]]:
+    """Packed pages by trial, and what is wrong with those trials whose files are damaged."""
+    packed, damaged = {}, []
+    for name, directory in chosen.items():
+        try:
+            packed[name] = _packed(trajectory_page(directory, decode))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            damaged.append(f"page of {name}: {type(error).__name__}: {error}")
+    return packed, damaged
 
 
 def _decoder(tokenizer: object, *, required: bool) -> Decode | None:
@@ -221,13 +234,13 @@ def _servers(run: Run) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for entry in run.trials:
         directory = run.trial_dir(entry["trial"])
-        if directory is None or not (directory / "outcome.json").exists():
+        if directory is None:
             continue
-        outcome = json.loads((directory / "outcome.json").read_bytes())
+        outcome = read_object(directory / "outcome.json") or {}
         for server, counts in ((outcome.get("metrics") or {}).get("servers") or {}).items():
             sums = found.setdefault(server, {})
             for key, value in counts.items():
-                sums[key] = sums.get(key, 0) + value
+                sums[key] = sums.get(key, 0) + (value or 0)  # null where it was not finite
     return found
 
 
@@ -266,11 +279,11 @@ def _facts(info: dict[str, Any]) -> dict[str, str]:
 
 def _embedded(document: Any) -> str:
     """JSON that no content can turn into markup."""
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, default=str)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return json.dumps(document, allow_nan=False, default=str).replace("<", "\\u003c")
 
 
 def _packed(document: Any) -> str:
     """Compressed JSON: pages of long trajectories are large, and few of them are opened."""
-    text = json.dumps(document, ensure_ascii=True, separators=(",", ":"))
+    document = parse(json.dumps(document))  # without numbers that JavaScript cannot read
+    text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

@@ -61,7 +61,7 @@ class ApexJobPlugin(BaseJobPlugin):
 
     def _write(self, directory: Path) -> Path:
         entries = [{"event": "ended", **entry_of(trial)} for trial in trial_dirs(directory)]
-        lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+        lines = "".join(json.dumps(entry) + "\n" for entry in entries)
         write_atomic(directory / "trials.jsonl", lines)
         return write_report(
             load_run(directory),

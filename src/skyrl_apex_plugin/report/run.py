@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,16 +16,21 @@ ENTRY_FIELDS = (
     "score", "reward", "terms", "turns", "tokens", "tool_calls", "tool_calls_ok", "seconds",
 )  # fmt: skip
 """What one entry of ``trials.jsonl`` holds."""
+TEXTS = ("trial", "phase", "task_id", "kind", "outcome", "treatment", "reason")
+NUMBERS = ("step", "attempt", "score", "reward", "turns", "tokens", "tool_calls", "tool_calls_ok")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """``trials`` are the ended ones in order; ``metrics`` are ``{"step", "metrics"}`` in order."""
+    """``trials`` are the ended ones in order; ``metrics`` are ``{"step", "metrics"}`` in order.
+    Values that are not finite numbers are missing from both."""
 
     directory: Path
     info: dict[str, Any]
     trials: list[dict[str, Any]]
     metrics: list[dict[str, Any]]
+    unreadable: list[str]
+    """What is damaged and therefore left out: a file's line or a trial's directory, and why."""
 
     def trial_dir(self, name: str) -> Path | None:
         """The trial's directory, when it was kept."""
@@ -42,17 +48,25 @@ def load_run(directory: Path) -> Run:
     if not directory.is_dir():
         raise ValueError(f"{directory}: no such directory")
     recorded = directory / "trials.jsonl"
+    unreadable: list[str] = []
     if recorded.exists():
-        trials = [line for line in _lines(recorded) if line.get("event") == "ended"]
+        lines = _lines(recorded, unreadable, _trial_line)
+        trials = [line for line in lines if line.get("event") == "ended"]
     else:
-        trials = [entry_of(trial_dir) for trial_dir in trial_dirs(directory)]
-    if not trials and not recorded.exists():
+        trials = []
+        for trial_dir in trial_dirs(directory):
+            try:
+                trials.append(_trial(entry_of(trial_dir)))
+            except (ValueError, TypeError, AttributeError, KeyError) as error:
+                unreadable.append(f"{trial_dir.name}: {error}")
+    if not trials and not unreadable and not recorded.exists():
         raise ValueError(
             f"{directory}: no trials.jsonl and no trial directories; expected a run's directory "
             "(the one that holds run.json) or a harbor job's"
         )
-    info = _json(directory / "run.json") or {}
-    return Run(directory, info, trials, list(_lines(directory / "metrics.jsonl")))
+    info = read_object(directory / "run.json") or {}
+    metrics = _lines(directory / "metrics.jsonl", unreadable, _metrics_line)
+    return Run(directory, info, trials, metrics, unreadable)
 
 
 def trial_dirs(directory: Path) -> list[Path]:
@@ -63,11 +77,11 @@ def trial_dirs(directory: Path) -> list[Path]:
 
 def entry_of(trial_dir: Path) -> dict[str, Any]:
     """What ``trials.jsonl`` would say of a trial, from what its directory holds."""
-    result = _json(trial_dir / "result.json") or {}
-    outcome = _json(trial_dir / "outcome.json") or {}
-    verdict = _json(trial_dir / "verifier" / "verdict.json") or {}
-    shaped = _json(trial_dir / "verifier" / "reward_terms.json") or {}
-    archipelago = _json(_task_dir(result) / "archipelago.json") or {}
+    result = read_object(trial_dir / "result.json") or {}
+    outcome = read_object(trial_dir / "outcome.json") or {}
+    verdict = read_object(trial_dir / "verifier" / "verdict.json") or {}
+    shaped = read_object(trial_dir / "verifier" / "reward_terms.json") or {}
+    archipelago = read_object(_task_dir(result) / "archipelago.json") or {}
     counts = outcome.get("metrics") or {}
     exception = result.get("exception_info") or {}
     score = verdict.get("score")
@@ -124,32 +138,87 @@ def _task_dir(result: dict[str, Any]) -> Path:
 
 
 def _finished(trial_dir: Path) -> str:
-    return str((_json(trial_dir / "result.json") or {}).get("finished_at") or "")
+    return str((read_object(trial_dir / "result.json") or {}).get("finished_at") or "")
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def read_object(path: Path) -> dict[str, Any] | None:
     """The object in a file; ``None`` when there is none, or only part of one (a killed run)."""
     try:
-        document = json.loads(path.read_bytes())
+        document = parse(path.read_bytes())
     except (OSError, ValueError):
         return None
     return document if isinstance(document, dict) else None
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Objects of a JSON-lines file; a last line that a killed run tore off is left out.
+def parse(text: str | bytes) -> Any:
+    """JSON in which numbers that are not finite count as missing. Raises ``ValueError``."""
+    try:
+        return json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
-    Raises ``ValueError`` naming any other line that is no JSON.
+
+def _finite(digits: str) -> float | None:
+    number = float(digits)
+    return number if math.isfinite(number) else None
+
+
+def _lines(
+    path: Path, unreadable: list[str], read: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Objects of a JSON-lines file. Lines that are none are named in ``unreadable``.
+
+    A last line without an end is left out: the run may be about to write the rest of it.
     """
     if not path.exists():
-        return
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        return []
+    *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    found = []
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
-            yield json.loads(line)
+            document = parse(line)
+            if not isinstance(document, dict):
+                raise ValueError(f"expected an object, found {type(document).__name__}")
+            found.append(read(document))
         except ValueError as error:
-            if number == len(lines):
-                return
-            raise ValueError(f"{path}:{number}: not JSON: {error}") from error
+            unreadable.append(f"{path.name}:{number}: {error}")
+    return found
+
+
+def _trial_line(line: dict[str, Any]) -> dict[str, Any]:
+    return _trial(line) if line.get("event") == "ended" else line
+
+
+def _trial(entry: dict[str, Any]) -> dict[str, Any]:
+    """The entry, when its values are of the kinds that the report counts with.
+
+    Raises ``ValueError`` naming the first one that is not.
+    """
+    for name in TEXTS:
+        needed = name in ("trial", "outcome", "treatment")
+        if not isinstance(entry.get(name), str) and (needed or entry.get(name) is not None):
+            raise ValueError(f"{name}={entry.get(name)!r:.80}: expected a text")
+    for name in NUMBERS:
+        _number(name, entry.get(name))
+    return {**entry, **{name: _numbers(name, entry.get(name)) for name in ("terms", "seconds")}}
+
+
+def _metrics_line(line: dict[str, Any]) -> dict[str, Any]:
+    _number("step", line.get("step"))
+    return {**line, "metrics": _numbers("metrics", line.get("metrics"))}
+
+
+def _numbers(name: str, values: Any) -> dict[str, float]:
+    """The named numbers that there are; one that was not finite is null."""
+    if not isinstance(values, dict | None):
+        raise ValueError(f"{name}={values!r:.80}: expected an object")
+    for key, value in (values or {}).items():
+        _number(f"{name}.{key}", value)
+    return {key: value for key, value in (values or {}).items() if value is not None}
+
+
+def _number(name: str, value: Any) -> None:
+    if not isinstance(value, int | float | None):
+        raise ValueError(f"{name}={value!r:.80}: expected a number")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from skyrl_apex_plugin.report.run import read_object
 
 LONGEST_TEXT = 20_000
 """Characters of one message or tool result on a page; the middle of longer ones is left out."""
@@ -26,9 +27,9 @@ def trajectory_page(trial_dir: Path, decode: Decode | None) -> dict[str, Any]:
         lines = []
     start = next((line for line in lines if line["kind"] == "start"), None)
     return {
-        "outcome": _json(trial_dir / "outcome.json"),
-        "verdict": _json(trial_dir / "verifier" / "verdict.json"),
-        "reward": _json(trial_dir / "verifier" / "reward_terms.json"),
+        "outcome": read_object(trial_dir / "outcome.json"),
+        "verdict": read_object(trial_dir / "verifier" / "verdict.json"),
+        "reward": read_object(trial_dir / "verifier" / "reward_terms.json"),
         "prompt": [
             {"role": message.get("role"), "text": shorten(_text(message.get("content")))}
             for message in (start or {}).get("messages", ())
@@ -101,10 +102,3 @@ def _text(content: object) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text") or f"[{part.get('type')}]") for part in content)
     return str(content or "")
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None

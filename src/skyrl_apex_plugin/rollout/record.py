@@ -3,12 +3,13 @@
 ``run.json`` says what runs, ``metrics.jsonl`` holds what SkyRL's tracker was given, one line for
 each call, ``trials.jsonl`` one line when a trial starts and one when it ended, ``gate.jsonl`` one
 line for each step that the logprob gate checked, and ``trials/`` the trial directories. Lines are
-appended whole, so a reader may follow along.
+appended whole, so a reader may follow along. Numbers that are not finite are null: JSON has none.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import uuid
@@ -48,7 +49,7 @@ class RunRecord:
     def describe(self, document: Mapping[str, Any]) -> None:
         """Write ``run.json``."""
         content = {"schema": SCHEMA, "started_at": _now(), **document}
-        write_atomic(self.directory / "run.json", json.dumps(content, indent=1, default=str))
+        write_atomic(self.directory / "run.json", _json(content, indent=1, default=str))
 
     def metrics(self, step: int | None, values: Mapping[str, Any]) -> None:
         numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
@@ -98,12 +99,36 @@ class RunRecord:
             shutil.rmtree(rollout.finished.attempt.trial_dir, ignore_errors=True)
 
     def _append(self, name: str, line: Mapping[str, Any]) -> None:
-        data = (json.dumps(line, ensure_ascii=False) + "\n").encode()
-        descriptor = os.open(self.directory / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        """Append one line, or nothing: raises ``OSError`` when it does not fit on the disk."""
+        path = self.directory / name
+        data = (_json(line) + "\n").encode()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(descriptor, data)
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                data = b"\n" + data  # a killed run tore its last line, which must not spoil this
+            written = 0
+            try:
+                while written < len(data):
+                    written += os.write(descriptor, data[written:])
+            except OSError as error:
+                os.ftruncate(descriptor, size)
+                raise OSError(error.errno, f"no line added: {error.strerror}", str(path)) from error
         finally:
             os.close(descriptor)
+
+
+def _json(document: Any, **options: Any) -> str:
+    """ASCII, so that half a surrogate pair in a text is no obstacle."""
+    return json.dumps(_finite(document), allow_nan=False, **options)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _now() -> str:

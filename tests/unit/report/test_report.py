@@ -131,9 +131,83 @@ def test_a_killed_runs_torn_last_line_is_left_out(run_dir: Path, tmp_path: Path)
     lines = (run_dir / "trials.jsonl").read_bytes()
     (tmp_path / "trials.jsonl").write_bytes(lines[:-30])
     assert len(load_run(tmp_path).trials) == 12 * 8 + 3 * 4 - 1
-    (tmp_path / "trials.jsonl").write_bytes(b"{oops\n" + lines)
-    with pytest.raises(ValueError, match=r"trials\.jsonl:1: not JSON"):
-        load_run(tmp_path)
+
+
+ENDED: dict[str, Any] = {
+    "event": "ended",
+    "trial": "t",
+    "outcome": "complete",
+    "treatment": "train",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "reason"),
+    [
+        ("trials.jsonl", '{"event": "end', "Unterminated string"),
+        ("trials.jsonl", "[1]", "expected an object, found list"),
+        ("trials.jsonl", "[" * 100_000, "nested too deeply"),
+        ("trials.jsonl", json.dumps({**ENDED, "reward": "1"}), "reward='1': expected a number"),
+        ("trials.jsonl", json.dumps({**ENDED, "terms": [1]}), "terms=[1]: expected an object"),
+        ("trials.jsonl", json.dumps({**ENDED, "seconds": {"a": "b"}}), "seconds.a='b'"),
+        ("trials.jsonl", json.dumps({"event": "ended"}), "trial=None: expected a text"),
+        ("metrics.jsonl", '"loss"', "expected an object, found str"),
+        ("metrics.jsonl", '{"step": "1", "metrics": {}}', "step='1': expected a number"),
+        ("metrics.jsonl", '{"step": 1, "metrics": {"a": "b"}}', "metrics.a='b'"),
+    ],
+)
+def test_a_damaged_line_is_named_and_counted_and_the_rest_is_shown(
+    tmp_path: Path, name: str, line: str, reason: str
+) -> None:
+    good = {
+        "trials.jsonl": json.dumps({**ENDED, "step": 1, "reward": 0.5}),
+        "metrics.jsonl": json.dumps({"step": 1, "metrics": {"policy/final_loss": 1}}),
+    }
+    for each, text in good.items():
+        lines = [text, line, text] if each == name else [text, text]
+        (tmp_path / each).write_text("\n".join([*lines, ""]))
+    result = run(tmp_path)
+    assert result.exit_code == 0, result.output
+    assert f"1 unreadable entries left out; first: {name}:2: " in result.stderr
+    assert reason in result.stderr
+    text = (tmp_path / "report.html").read_text()
+    assert "1 unreadable entries are left out" in text and f"<li>{name}:2: " in text
+    assert len(embedded(text, "trials")) == 2
+    assert embedded(text, "metrics") == {"policy/final_loss": [[1, 1]]}
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "null"])
+def test_a_number_that_is_not_finite_counts_as_missing(tmp_path: Path, value: str) -> None:
+    end = json.dumps({**ENDED, "step": 1})[:-1]
+    (tmp_path / "trials.jsonl").write_text(
+        f'{end}, "reward": {value}, "score": {value}, "terms": {{"a": {value}}}, '
+        f'"seconds": {{"total": {value}}}}}\n{end}, "reward": 1.0}}\n'
+    )
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "metrics": {{"loss": {value}}}}}\n')
+    text = html(tmp_path)
+    assert [each["reward"] for each in embedded(text, "trials")] == [None, 1.0]
+    assert embedded(text, "metrics") == {} and "unreadable" not in text
+
+
+def test_a_damaged_page_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+    for name, turns in (("a", '{"kind": "mod\n{}\n'), ("b", '{"kind": "model", "seconds": NaN}\n')):
+        (tmp_path / "trials" / name / "agent").mkdir(parents=True)
+        (tmp_path / "trials" / name / "agent" / "turns.jsonl").write_text(turns)
+    lines = [json.dumps({**ENDED, "trial": name, "reason": "\ud83d <b>"}) for name in "ab"]
+    (tmp_path / "trials.jsonl").write_text("\n".join([*lines, ""]))
+    assert run(tmp_path).exit_code == 0
+    text = (tmp_path / "report.html").read_text()
+    assert list(pages(text)) == ["b"] and pages(text)["b"]["turns"][0]["seconds"] is None
+    assert "<li>page of a: ValueError" in text and "<b>" not in str(text).split("data-trials")[1]
+
+
+def test_a_place_that_cannot_be_written_is_an_error_without_a_traceback(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    result = run(run_dir, "--pages", 0, "-o", tmp_path / "file" / "out.html")
+    assert result.exit_code == 1 and result.stderr.startswith("Error: ")
+    assert "file" in result.stderr
 
 
 def test_line_charts_cope_with_one_point_equal_values_and_gaps() -> None:

@@ -17,8 +17,8 @@ VALUE = "sk-123/+x"
     "name",
     [
         "api_key", "apiKey", "API_KEY", "apikey", "x-api-key", "AWS_SECRET_ACCESS_KEY",
-        "secret_key", "access_key", "private_key", "passwd", "password", "passphrase", "token", "hf_token",
-        "client_secret", "credentials", "Authorization", "api_keys",
+        "secret_key", "access_key", "private_key", "passwd", "password", "passphrase", "token",
+        "hf_token", "client_secret", "credentials", "Authorization", "api_keys",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("value", [VALUE, [VALUE], {"a": VALUE}, {"a": [{"b": VALUE}]}])
