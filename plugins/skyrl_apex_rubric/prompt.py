@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,12 +32,16 @@ REPLY_SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 
-_SPECIAL = re.compile(
-    "[<>\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff\ud800-\udfff"
-    "\U000e0000-\U000e007f]"
+_SPECIAL_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
+"""Controls, format characters (direction marks, zero widths, tags), lone surrogates, unassigned
+code points, separators of lines and paragraphs."""
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\ufffc\ufffd"
+    "\U000e0100-\U000e01ef]"
 )
-"""Angle brackets (chat-template tokens), controls, direction marks, invisible characters, tag
-characters and lone surrogates."""
+"""Letters and marks that show nothing: those that Unicode calls default-ignorable, beside the
+format characters, and the empty braille pattern; stand-ins for what is not there."""
+_NOT_ORDINARY = re.compile(r"[^\x20-;=?-~]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +73,15 @@ def question(
 def encode(document: Any) -> str:
     """JSON in which no character of a text can be taken for anything but text."""
     text = json.dumps(document, ensure_ascii=False, indent=1)
-    return _SPECIAL.sub(_escaped, text)
+    return _NOT_ORDINARY.sub(_escaped, text)
 
 
 def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    # Outside of texts, the line breaks of the JSON itself are the only controls.
+    special = character in "<>" or unicodedata.category(character) in _SPECIAL_CATEGORIES
+    if character == "\n" or not (special or _BLANK.match(character)):
+        return character
     units = match[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 

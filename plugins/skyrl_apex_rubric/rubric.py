@@ -37,7 +37,7 @@ def load_rubric(task_dir: Path) -> Rubric:
     entries = _json_list(path)
     if not entries:
         raise VerifierError(f"{path}: no criteria to grade by")
-    ordered = sorted(entries, key=lambda each: each.get("verifier_index") or 0)
+    ordered = sorted(entries, key=lambda each: _index(each, path))
     criteria = tuple(_criterion(each, path) for each in ordered)
     names = [each.criterion_id for each in criteria]
     if len(set(names)) < len(names):
@@ -45,6 +45,18 @@ def load_rubric(task_dir: Path) -> Rubric:
     golden_path = task_dir / "tests" / "golden_responses.json"
     golden = _json_list(golden_path) if golden_path.exists() else []
     return Rubric(criteria=criteria, golden_responses=tuple(_golden(each) for each in golden))
+
+
+def _index(entry: Any, path: Path) -> float:
+    """Place of an entry in the list. Raises ``VerifierError`` when it is no number."""
+    if not isinstance(entry, dict):
+        raise VerifierError(f"{path}: expected objects, found {entry!r:.200}")
+    index = entry.get("verifier_index")
+    if index is None:
+        return 0
+    if not isinstance(index, int | float) or isinstance(index, bool) or index != index:
+        raise VerifierError(f"{path}: verifier_index={index!r:.50} is no number: {entry!r:.200}")
+    return index
 
 
 def _criterion(entry: dict[str, Any], path: Path) -> Criterion:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ class RunView:
         for line in self._trials_file.new_lines():
             self._take_trial(line)
         for line in self._metrics_file.new_lines():
-            self._take_metrics(line["step"] or 0, line["metrics"])
+            # The record writes numbers that are not finite as null.
+            found = {key: nan if value is None else value for key, value in line["metrics"].items()}
+            self._take_metrics(line["step"] or 0, found)
         self._spinner.update(text=self._status())
 
     def _take_trial(self, line: Mapping[str, Any]) -> None:

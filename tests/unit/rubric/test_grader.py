@@ -272,3 +272,26 @@ async def test_waits_stay_bounded_over_very_many_tries() -> None:
     patience = Patience(tries=1100, first_wait=1e-9, longest_wait=0.0)
     with pytest.raises(JudgeFailed, match="nothing valid in 1100 tries"):
         await Judge(endpoint=Down(), patience=patience, usage=Usage()).judge([])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda entries: ["c0", *entries], "expected objects, found 'c0'"),
+        (lambda entries: [None], "expected objects, found None"),
+        (
+            lambda entries: [{**entries[0], "verifier_index": "1"}],
+            "verifier_index='1' is no number",
+        ),
+        (lambda entries: [*entries, {**entries[0], "verifier_index": {}}], "is no number"),
+    ],
+)
+async def test_faulty_entries_are_errors_that_name_the_file(
+    judge: Any, make_trial: Any, change: Any, message: str
+) -> None:
+    trial = make_trial("true")
+    path = trial.task.directory / "tests" / "verifiers.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    with pytest.raises(VerifierError, match=message) as raised:
+        await grader(judge).grade(trial)
+    assert str(path) in str(raised.value)

@@ -58,6 +58,19 @@ def test_encoding_keeps_ordinary_text_readable() -> None:
 
 
 @pytest.mark.parametrize(
+    "character",
+    [
+        *"<>\x7f\x85\xad\u034f\u061c\u115f\u17b4\u180b\u180e\u200b\u200f\u2028\u202e\u2060\u2066\u2800",
+        *"\u3164\ufe0f\ufeff\uffa0\ufff9\ufffd\uffff\ud800\U000e0001\U000e0041\U000e0100\U0010ffff",
+    ],
+)
+def test_characters_that_show_nothing_or_steer_are_escaped(character: str) -> None:
+    sent = encode({f"a{character}b": f"c{character}d"})
+    assert character not in sent and sent.isascii()
+    assert json.loads(sent) == {f"a{character}b": f"c{character}d"}
+
+
+@pytest.mark.parametrize(
     "reply",
     [
         "",

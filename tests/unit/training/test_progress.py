@@ -45,6 +45,15 @@ def test_a_step_becomes_a_table_with_failures_by_class(tmp_path: Path) -> None:
     assert [step for step, _ in view.steps] == [1]
 
 
+def test_a_number_that_was_not_finite_is_shown_as_such(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    view = RunView(tmp_path, Console(file=screen, width=100), steps=4)
+    metrics = {"apex/reward": None, "timing/step": 12.0}
+    append(tmp_path / "metrics.jsonl", {"step": 1, "metrics": metrics})
+    view.refresh()
+    assert "nan" in screen.getvalue()
+
+
 def test_the_live_line_counts_trials(tmp_path: Path) -> None:
     view = RunView(tmp_path, Console(file=io.StringIO()), steps=None)
     ended = {"event": "ended", "outcome": "complete", "retried": ["setup_error"]}
