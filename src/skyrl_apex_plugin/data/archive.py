@@ -59,8 +59,9 @@ def pack(directory: Path) -> bytes:
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as archive,
     ):
         for path in _entries(directory):
-            archive.inodes.clear()  # a file of several names is packed under each, not as a link
             info = archive.gettarinfo(path, arcname=path.relative_to(directory).as_posix())
+            if info.islnk():  # a further name of a file: packed as a file of its own
+                info.type, info.linkname, info.size = tarfile.REGTYPE, "", path.stat().st_size
             if not (info.isfile() or info.isdir() or info.issym()):
                 raise ValueError(f"{path}: only files, directories and links can be packed")
             if info.issym():

@@ -92,7 +92,7 @@ def _instruction(task_dir: Path, env: Mapping[str, str]) -> Iterator[tuple[Level
 
 
 def _task_toml(task_dir: Path, env: Mapping[str, str]) -> Iterator[tuple[Level, str, str]]:
-    """Through harbor's own model, and the keys that ``[verifier.env]`` forwards."""
+    """Through harbor's own model, and the keys that its ``env`` tables forward."""
     from harbor.models.task.config import TaskConfig
     from harbor.utils.env import get_required_host_vars
     from pydantic import ValidationError
@@ -107,9 +107,12 @@ def _task_toml(task_dir: Path, env: Mapping[str, str]) -> Iterator[tuple[Level, 
         for each in error.errors():
             yield "error", name, f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
         return
-    for key, default in get_required_host_vars(config.verifier.env):
-        if default is None and key not in env:
-            yield "error", name, f"[verifier.env] forwards {key}, which is not in the environment"
+    tables = {"verifier": config.verifier.env, "environment": config.environment.env}
+    for table, values in tables.items():
+        for key, default in get_required_host_vars(values):
+            if default is None and key not in env:
+                what = f"[{table}.env] forwards {key}, which is not in the environment"
+                yield "error", name, what
 
 
 def _tests(task_dir: Path, env: Mapping[str, str]) -> Iterator[tuple[Level, str, str]]:

@@ -123,7 +123,8 @@ def require_keys(needed: Mapping[str, Iterable[str]], env: Mapping[str, str]) ->
 
 
 def _references(value: Any) -> Iterable[str]:
-    """Keys that ``env`` tables refer to. ``metadata`` is free text that nobody resolves."""
+    """Keys that ``env`` tables refer to. ``metadata`` is free text that nobody resolves, and
+    ``solution`` is for harbor's oracle, which no run here is."""
     if isinstance(value, list):
         for inner in value:
             yield from _references(inner)
@@ -132,7 +133,7 @@ def _references(value: Any) -> Iterable[str]:
             if name == "env" and isinstance(inner, Mapping):
                 found = (REFERENCE.fullmatch(str(text)) for text in inner.values())
                 yield from (each[1] for each in found if each and not each["default"])
-            elif name != "metadata":
+            elif name not in ("metadata", "solution"):
                 yield from _references(inner)
 
 

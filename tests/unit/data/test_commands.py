@@ -178,6 +178,7 @@ def test_every_field_is_checked(tasks: Path, file: str, changes: Any, message: s
         ("task.toml", "[verifier", "error: a: task.toml"),
         ("task.toml", '[agent]\ntimeout_sec = "soon"\n', "agent.timeout_sec"),
         ("task.toml", '[verifier.env]\nK = "${NOT_SET_KEY}"\n', "forwards NOT_SET_KEY"),
+        ("task.toml", '[environment.env]\nK = "${not.set}"\n', "forwards not.set"),
         ("tests/test.sh", None, "tests/test.sh: is missing"),
         ("tests/verifiers.json", "[]", "has no criteria"),
         ("tests/verifiers.json", "{}", "holds a dict"),

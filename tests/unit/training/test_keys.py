@@ -46,6 +46,8 @@ A = "${my.key}"
 B = "${K-dash}"
 [environment.healthcheck]
 command = "test -f ${INSIDE}/ready"
+[solution.env]
+A = "${ORACLE}"
 [verifier.env]
 A = "${9X}"
 B = "text with ${LITERAL}"
