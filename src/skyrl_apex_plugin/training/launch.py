@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ def run_child(
     log.parent.mkdir(parents=True, exist_ok=True)
     with interruptible(), log.open("ab") as output:
         child = subprocess.Popen(
-            command,
+            [*_ended_with_parent(), *command],
             env=dict(env),
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -81,6 +82,12 @@ def undisturbed() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _ended_with_parent() -> list[str]:
+    """Command prefix: SIGTERM when this process dies, also of a SIGKILL, which nothing here sees."""
+    setpriv = shutil.which("setpriv")  # util-linux; elsewhere a killed parent leaves the child
+    return [setpriv, "--pdeathsig", "TERM"] if setpriv else []
 
 
 def stop_group(child: subprocess.Popen[bytes]) -> None:

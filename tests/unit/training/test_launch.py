@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +37,34 @@ def test_output_goes_to_the_log_and_the_status_comes_back(tmp_path: Path) -> Non
     assert status == 3
     assert seen
     assert (tmp_path / "run" / "log.txt").read_text() == "hello\n"
+
+
+PARENT = """
+import os, sys
+from pathlib import Path
+from skyrl_apex_plugin.training.launch import run_child
+code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+run_child(
+    [sys.executable, "-c", code], env=dict(os.environ), log=Path(sys.argv[1]), watch=lambda: None
+)
+"""
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv (util-linux)")
+def test_a_killed_parent_takes_the_child_along(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(log)])
+    while not log.exists() or not log.read_text().endswith("\n"):
+        assert parent.poll() is None
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    child = Path("/proc", log.read_text().strip())
+    for _ in range(100):
+        if not child.exists() or "\nState:\tZ" in (child / "status").read_text():
+            return
+        time.sleep(0.05)
+    pytest.fail("the child outlived its parent")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
