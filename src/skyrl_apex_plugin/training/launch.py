@@ -85,7 +85,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def _ended_with_parent() -> list[str]:
-    """Command prefix: SIGTERM when this process dies, also of a SIGKILL, which nothing here sees."""
+    """Command prefix: SIGTERM when this process dies, also of a SIGKILL, which it cannot see."""
     setpriv = shutil.which("setpriv")  # util-linux; elsewhere a killed parent leaves the child
     return [setpriv, "--pdeathsig", "TERM"] if setpriv else []
 
