@@ -91,7 +91,6 @@ def test_a_few_steps_train_the_model(tmp_path: Path) -> None:
     assert left_by(run_dir) == []
 
 
-@pytest.mark.full
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     child = start(run_dir)
@@ -110,7 +109,6 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     assert left_by(run_dir) == []
 
 
-@pytest.mark.full
 def test_a_shifted_mask_is_caught_before_a_step_trains(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     child = start(run_dir, "apex.control=shift_mask", "trainer.max_training_steps=1")
