@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -102,3 +105,58 @@ async def test_leftovers_of_a_killed_run_are_found_and_deleted(
         await found[0].remove()
         assert len(engine.run("ps", "--all", "--quiet").split()) == 1
     assert await ApexDockerEnvironment.leftovers() == []
+
+
+def stock(engine: Engine) -> dict[str, list[str]]:
+    """What the engine holds besides images, and the overlays of compose on this host."""
+    held = {
+        what: sorted(engine.run(*command).split())
+        for what, command in {
+            "containers": ("ps", "--all", "--quiet"),
+            "networks": ("network", "ls", "--quiet"),
+            "volumes": ("volume", "ls", "--quiet"),
+        }.items()
+    }
+    overlays = Path(tempfile.gettempdir()).glob("skyrl-apex-compose-*")
+    return {**held, "overlays": sorted(path.name for path in overlays)}
+
+
+async def cycle(engine: Engine, maker: SandboxMaker, dice: random.Random) -> None:
+    """One container; half of them meet a violent end."""
+    environment = maker.make()
+    fate = dice.choice(["stop", "stop", "cancel", "kill", "timeout"])
+    starting = asyncio.create_task(environment.start(force_build=False))
+    try:
+        if fate == "cancel":
+            await asyncio.sleep(dice.uniform(0, 1.5))
+            starting.cancel()
+        await asyncio.wait([starting])
+        if starting.cancelled() or starting.exception() is not None:
+            assert fate == "cancel", starting.exception()
+            return
+        if fate == "kill":
+            found = engine.run("ps", "--quiet", "--filter", f"name={environment.session_id}")
+            engine.run("kill", *found.split())
+        elif fate == "timeout":
+            with pytest.raises(RuntimeError, match="timed out"):
+                await environment.exec("sleep 60", timeout_sec=1)
+        else:
+            assert (await environment.exec("true")).return_code == 0
+    finally:
+        await environment.stop(delete=True)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("cycles", [8, pytest.param(300, marks=pytest.mark.full)])
+async def test_cycles_leave_nothing_behind(
+    cycles: int, engine: Engine, maker: SandboxMaker
+) -> None:
+    dice = random.Random(cycles)
+    before = stock(engine)
+
+    async def worker() -> None:
+        for _ in range(cycles // 4):
+            await cycle(engine, maker, dice)
+
+    await asyncio.gather(*(worker() for _ in range(4)))
+    assert stock(engine) == before
