@@ -82,15 +82,19 @@ install() {
     touch "$folder/.ready"
 }
 
+# Debian's index may be absent or stale on a fresh machine; only then is it fetched.
+apt_install() {
+    apt-get install -y --no-install-recommends "$1" >/dev/null 2>&1 ||
+        { apt-get update >/dev/null && apt-get install -y --no-install-recommends "$1" >/dev/null; }
+}
+
 bubblewrap() {
     command -v bwrap >/dev/null 2>&1 && return
     command -v apt-get >/dev/null 2>&1 ||
         die "bubblewrap (the command bwrap) is missing: install it with this system's package manager"
     [ "$(id -u)" = 0 ] || die "bubblewrap is missing: sudo apt-get install -y bubblewrap"
     say "installing bubblewrap"
-    # Debian's index may be absent or stale on a fresh machine; only then is it fetched.
-    apt-get install -y --no-install-recommends bubblewrap >/dev/null 2>&1 ||
-        { apt-get update >/dev/null && apt-get install -y --no-install-recommends bubblewrap >/dev/null; } ||
+    apt_install bubblewrap ||
         die "bubblewrap is missing and could not be installed: apt-get install -y bubblewrap"
 }
 
@@ -100,8 +104,7 @@ browser() {
     [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 ||
         { say "no chromium: the report's browser tests will be skipped"; return; }
     say "installing chromium"
-    apt-get install -y --no-install-recommends chromium >/dev/null 2>&1 ||
-        { apt-get update >/dev/null && apt-get install -y --no-install-recommends chromium >/dev/null 2>&1; } ||
+    apt_install chromium ||
         say "chromium could not be installed: the report's browser tests will be skipped"
 }
 

@@ -81,12 +81,9 @@ class ArchipelagoAgent(BaseAgent):
         """
         try:
             with self._timed("setup"):
-                try:
-                    await self._start_world(environment)
-                except BaseException:
-                    await self._disconnect()
-                    raise
+                await self._start_world(environment)
         except BaseException as error:
+            await self._disconnect()
             self._finish(*_setup_failure(error))
             raise
 
@@ -153,7 +150,7 @@ class ArchipelagoAgent(BaseAgent):
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
-        """Add the time inside to the seconds of ``phase``, also when it is left by an error."""
+        """Record the time inside as the seconds of ``phase``, also when it is left by an error."""
         started = time.monotonic()
         try:
             yield

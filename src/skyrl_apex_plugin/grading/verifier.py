@@ -109,7 +109,7 @@ class ApexVerifier(BaseVerifier):
 
     def _writable(self, text: str) -> str:
         """Without those secrets, and without half surrogate pairs, which no file can hold."""
-        for value in sorted(self._secrets, key=len, reverse=True):
+        for value in self._secrets:
             text = text.replace(value, "***").replace(repr(value)[1:-1], "***")
         return text.encode("utf-8", "backslashreplace").decode()
 
@@ -143,11 +143,12 @@ class ApexVerifier(BaseVerifier):
             raise VerifierError(
                 f"{error}; [verifier.env] of {self.task.paths.config_path} asks for it"
             ) from error
-        self._secrets = [
+        secrets = (
             value
             for name, value in env.items()
             if is_sensitive_env_key(name) and len(value) >= SHORTEST_SECRET
-        ]
+        )
+        self._secrets = sorted(secrets, key=len, reverse=True)  # one may be part of another
         return env
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from docker_engine import IMAGE, Engine
+from soak_start import started
 
 from skyrl_apex_docker.environment import ApexDockerEnvironment
 from skyrl_apex_plugin.sandboxes.conformance import CHECKS, NotOffered, SandboxMaker
@@ -125,14 +126,8 @@ async def cycle(engine: Engine, maker: SandboxMaker, dice: random.Random) -> Non
     """One container; half of them meet a violent end."""
     environment = maker.make()
     fate = dice.choice(["stop", "stop", "cancel", "kill", "timeout"])
-    starting = asyncio.create_task(environment.start(force_build=False))
     try:
-        if fate == "cancel":
-            await asyncio.sleep(dice.uniform(0, 1.5))
-            starting.cancel()
-        await asyncio.wait([starting])
-        if starting.cancelled() or starting.exception() is not None:
-            assert fate == "cancel", starting.exception()
+        if not await started(environment, dice.uniform(0, 1.5) if fate == "cancel" else None):
             return
         if fate == "kill":
             found = engine.run("ps", "--quiet", "--filter", f"name={environment.session_id}")

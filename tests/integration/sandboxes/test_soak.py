@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from local_maker import local
+from soak_start import started
 
 from skyrl_apex_local import cgroups
 from skyrl_apex_local.state import state_root
@@ -92,14 +93,8 @@ async def cycle(directory: Path, dice: random.Random) -> None:
     """One sandbox; half of them meet a violent end."""
     environment = local(directory, memory_mb=512).make()
     fate = dice.choice(["stop", "stop", "stop", "cancel", "kill", "timeout"])
-    starting = asyncio.create_task(environment.start(force_build=False))
     try:
-        if fate == "cancel":
-            await asyncio.sleep(dice.uniform(0, 0.15))
-            starting.cancel()
-        await asyncio.wait([starting])
-        if starting.cancelled() or starting.exception() is not None:
-            assert fate == "cancel", starting.exception()
+        if not await started(environment, dice.uniform(0, 0.15) if fate == "cancel" else None):
             return
         SEEN.update(path.name for path in state_root().iterdir())
         await environment.exec("setsid sleep 1000 >/dev/null 2>&1 &")
