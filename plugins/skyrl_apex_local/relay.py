@@ -6,7 +6,6 @@ import asyncio
 import socket
 
 _CHUNK = 65536
-_PROGRAM_GONE = (ConnectionResetError, BrokenPipeError, ConnectionAbortedError)
 
 
 async def relay(
@@ -27,5 +26,5 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
             await target.drain()
         if target.can_write_eof():
             target.write_eof()
-    except _PROGRAM_GONE:
-        target.close()  # one side vanished: the other learns it by its connection closing
+    except OSError:  # one side vanished: the other learns it by its connection closing
+        target.close()

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from .state import SandboxState
 from .template_client import Template, open_request, python_paths, running_template
 
 READY_TIMEOUT_SEC = 60.0
+END_TIMEOUT_SEC = 60.0
 _REMOVERS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sandbox-remover")
 """Removing waits for the kernel; in the default executor it would keep running trials waiting."""
 Stream = Literal["stdout", "stderr"]
@@ -64,7 +66,8 @@ class Sandbox:
         self.spec = spec
         self.refused_limits: Mapping[str, str] = {}
         self._state: SandboxState | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._console: socket.socket | None = None
         self._init: int | None = None
         self._control: socket.socket | None = None
         self._cgroups: tuple[str, ...] = ()
@@ -93,7 +96,14 @@ class Sandbox:
         template = await running_template()
         state = self._state = SandboxState.create()
         uids = privileges.choose_uids(state.name)
-        mounts = await asyncio.to_thread(self._plan, state, template, uids[0], privileges)
+        planning = asyncio.get_running_loop().run_in_executor(
+            None, self._plan, state, template, uids[0], privileges
+        )
+        try:
+            mounts = await asyncio.shield(planning)
+        except asyncio.CancelledError:
+            await asyncio.wait([planning])  # the thread would write into what is being removed
+            raise
         pid = await self._start_bwrap(mounts, privileges)
         self._init = os.pidfd_open(pid)
         groups = cgroups.create(state.name, self.spec.limits)
@@ -137,42 +147,46 @@ class Sandbox:
         return mounts
 
     async def _start_bwrap(self, mounts: Sequence[str], privileges: HostPrivileges) -> int:
-        """Start bubblewrap; returns the host's PID of the sandbox's init, once its root is set."""
+        """Start bubblewrap; returns the host's PID of the sandbox's init, once its root is set.
+
+        Not with ``asyncio.create_subprocess_exec``, which before Python 3.13 waits for ever when it
+        is cancelled half-way, as a closing event loop does.
+        """
         info, info_write = os.pipe()
+        self._console, theirs = socket.socketpair()
+        self._console.setblocking(False)
+        command = [
+            self.spec.bwrap,
+            *_NAMESPACES,
+            *privileges.bwrap_arguments(),
+            "--info-fd",
+            str(info_write),
+            *mounts,
+            "--",
+            # Lives until the host process closes the console, by ending if nothing else.
+            *("/bin/sh", "-c", "echo ready; read _"),
+        ]
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                self.spec.bwrap,
-                *_NAMESPACES,
-                *privileges.bwrap_arguments(),
-                "--info-fd",
-                str(info_write),
-                *mounts,
-                "--",
-                # Lives until the host process closes its stdin, by ending if nothing else.
-                *("/bin/sh", "-c", "echo ready; read _"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=[info_write],
-                start_new_session=True,
-            )
+            with theirs:
+                self._process = _spawn(command, theirs, [info_write])
             os.close(info_write)
             info_write = -1
-            await self._wait_for_ready_line(self._process)
+            await self._wait_for_ready_line(self._console)
             return int(json.loads(os.read(info, 4096))["child-pid"])
         finally:
             os.close(info)
             if info_write != -1:
                 os.close(info_write)
 
-    async def _wait_for_ready_line(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None and process.stderr is not None
+    async def _wait_for_ready_line(self, console: socket.socket) -> None:
+        loop, said = asyncio.get_running_loop(), b""
         try:
             async with asyncio.timeout(READY_TIMEOUT_SEC):
-                line = await process.stdout.readline()
-                if line == b"ready\n":
-                    return
-                problem = (await process.stderr.read()).decode(errors="replace").strip()
+                while chunk := await loop.sock_recv(console, 4096):
+                    said += chunk
+                    if said.endswith(b"ready\n"):
+                        return
+            problem = said.decode(errors="replace").strip()
         except TimeoutError:
             problem = f"it was not ready after {READY_TIMEOUT_SEC:.0f} s"
         raise SandboxError(f"bubblewrap could not make the sandbox: {problem}{_hint(problem)}")
@@ -206,10 +220,13 @@ class Sandbox:
                 os.close(init)
         if self._process is not None:
             process, self._process = self._process, None
-            if process.returncode is None:
-                # Not process.kill(), which may take the exit status that wait() is waiting for.
-                os.kill(process.pid, signal.SIGKILL)
-            await process.wait()
+            # The group: bubblewrap's child may not have asked yet to die with its parent.
+            os.killpg(process.pid, signal.SIGKILL)
+            await asyncio.get_running_loop().run_in_executor(_REMOVERS, process.wait)
+        if self._console is not None:
+            console, self._console = self._console, None
+            with console:
+                await _closed_at_the_other_end(console)
 
     @contextmanager
     def _request(self, kind: bytes = b"R") -> Iterator[socket.socket]:
@@ -301,6 +318,31 @@ _NAMESPACES = (
     *("--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv"),
     *("--hostname", "sandbox"),
 )
+
+
+def _spawn(
+    command: Sequence[str], console: socket.socket, fds: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    """Start a program on a console; blocks for about a millisecond."""
+    end = console.fileno()
+    return subprocess.Popen(
+        command, stdin=end, stdout=end, stderr=end, pass_fds=fds, start_new_session=True
+    )
+
+
+async def _closed_at_the_other_end(console: socket.socket) -> None:
+    """Wait until every process that holds the console, each of a sandbox's first ones, is gone.
+
+    :raises SandboxError: when one stays.
+    """
+    try:
+        async with asyncio.timeout(END_TIMEOUT_SEC):
+            while await asyncio.get_running_loop().sock_recv(console, 4096):
+                pass
+    except TimeoutError:
+        raise SandboxError(
+            f"processes of the sandbox were still there {END_TIMEOUT_SEC:.0f} s after their kill"
+        ) from None
 
 
 def _raise_for(answer: Mapping[str, Any], path: str) -> None:

@@ -8,6 +8,7 @@ groups and namespaces, and becomes the supervisor.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -50,7 +51,8 @@ def _become_supervisor(conn: socket.socket) -> NoReturn:
         if os.fork() != 0:  # only a child is in the new PID namespace
             os._exit(0)
     except Exception as error:
-        wire.send(conn, {"error": f"cannot enter the sandbox: {type(error).__name__}: {error}"})
+        with contextlib.suppress(BrokenPipeError):  # the start was given up: nobody asks any more
+            wire.send(conn, {"error": f"cannot enter the sandbox: {type(error).__name__}: {error}"})
         os._exit(1)
     try:
         wire.send(conn, {"ready": True})

@@ -87,9 +87,15 @@ class ApexGenerator(GeneratorInterface):
         self._shaper = shaper
         self.record = record
         self._running: set[asyncio.Task[Rollout]] = set()
+        self._closed = False
 
     async def generate(self, input_batch: GeneratorInput) -> GeneratorOutput:
-        """Roll the batch out. Cancelling stops every trial and its sandbox first."""
+        """Roll the batch out. Cancelling stops every trial and its sandbox first.
+
+        Raises ``asyncio.CancelledError`` once the generator is closed.
+        """
+        if self._closed:
+            raise asyncio.CancelledError("the generator is closed")
         async with asyncio.TaskGroup() as group:
             tasks = [
                 self._start(group, input_batch, index)
@@ -103,7 +109,12 @@ class ApexGenerator(GeneratorInterface):
         return self._output(input_batch, rollouts)
 
     async def aclose(self) -> None:
-        """Stop every trial that still runs, with its sandbox, and wait until that is done."""
+        """Stop every trial that still runs, with its sandbox, and wait until that is done.
+
+        No trial starts any more: SkyRL's generation workers outlive its training loop, and would
+        start the next group into an event loop that is about to close.
+        """
+        self._closed = True
         running = list(self._running)
         for task in running:
             task.cancel()

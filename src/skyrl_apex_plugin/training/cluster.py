@@ -28,7 +28,7 @@ def initialize_ray(cfg: Any, *, env_vars: dict[str, str], embedded_mode: bool) -
     for left in reversed(range(TRIES)):
         try:
             if embedded_mode:
-                embedded.initialize_ray(cfg, env_vars=env_vars)
+                embedded.initialize_ray(cfg, env_vars=env_vars, setup_hook=SETUP_HOOK)
             else:
                 _initialize(cfg, env_vars)
             return

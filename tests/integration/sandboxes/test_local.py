@@ -72,6 +72,23 @@ async def test_what_bubblewrap_says_reaches_the_user_and_nothing_is_left(tmp_pat
     assert list(state_root().iterdir()) == []
 
 
+@pytest.mark.timeout(120)
+def test_an_event_loop_that_closes_during_a_start_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    """A closing loop cancels every task there is, those inside a shielded start as well."""
+
+    async def leave_after(milliseconds: int) -> None:
+        environment = local(tmp_path / str(milliseconds)).make()
+        starting = asyncio.create_task(environment.start(force_build=False))
+        started, _ = await asyncio.wait([starting], timeout=milliseconds / 1000)
+        if started:
+            await environment.stop(delete=True)
+
+    for milliseconds in range(40):
+        asyncio.run(leave_after(milliseconds))
+    assert str(state_root()) not in command_lines()
+    assert list(state_root().iterdir()) == []
+
+
 def image_directory(tmp_path: Path) -> Path:
     image = tmp_path / "image"
     (image / "app/tools").mkdir(parents=True)

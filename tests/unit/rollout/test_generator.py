@@ -310,6 +310,27 @@ async def test_cancelling_waits_until_every_attempt_has_cleaned_up(
         await going
 
 
+async def test_no_trial_starts_once_the_generator_is_closed(
+    task: Task, generator: Callable[..., ApexGenerator]
+) -> None:
+    """SkyRL's generation workers ask for the next group while its training loop is failing."""
+    started: list[str] = []
+
+    class Counting:
+        async def run(self, attempt: Attempt) -> EndedTrial:
+            started.append(attempt.config.trial_name)
+            raise AssertionError("a trial of a closed generator")
+
+        async def aclose(self) -> None:
+            pass
+
+    built = generator(Counting())
+    await built.aclose()
+    with pytest.raises(asyncio.CancelledError, match="closed"):
+        await built.generate(batch(task, 2))
+    assert started == []
+
+
 async def test_no_more_trials_at_once_than_allowed(
     task: Task, make_ended: MakeEnded, generator: Callable[..., ApexGenerator], monkeypatch: Any
 ) -> None:
