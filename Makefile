@@ -43,14 +43,20 @@ setup: bubblewrap browser $(VENV) $(HARBOR26)
 smoke: bubblewrap $(VENV)
 	.venv/bin/skyrl-apex train --preset smoke
 
+# Training evaluates greedily before, during and after; sampled, before and after it.
+LEARN := runs/learn-$(shell date +%Y%m%d-%H%M%S)
 learn: bubblewrap $(VENV)
-	.venv/bin/skyrl-apex train --preset laptop
+	.venv/bin/skyrl-apex eval --preset laptop-eval --run-dir $(LEARN)/sampled-before
+	.venv/bin/skyrl-apex train --preset laptop --run-dir $(LEARN)/training
+	.venv/bin/skyrl-apex eval --preset laptop-eval --run-dir $(LEARN)/sampled-after \
+		--model $$(echo $(LEARN)/training/export/global_step_*/policy)
 
-# Only unit tests share the cores: the others start whole runs themselves. Benchmarks need a quiet
-# machine, so they belong to test-full.
+# Tests that start whole runs have the cores to themselves. Benchmarks need a quiet machine, so they
+# belong to test-full.
+WHOLE_RUNS := tests/e2e tests/integration/embedded tests/integration/sandboxes
 test: setup lint
-	$(PYTEST) -q -m "not full" -n 2 --dist worksteal tests/unit
-	$(PYTEST) -q -m "not full and not benchmark" --ignore tests/unit
+	$(PYTEST) -q -m "not full and not benchmark" -n 2 --dist worksteal $(WHOLE_RUNS:%=--ignore %)
+	$(PYTEST) -q -m "not full and not benchmark" $(WHOLE_RUNS)
 
 test-full: setup lint $(SKYRL04)
 	$(PYTEST) -q

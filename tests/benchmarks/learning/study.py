@@ -35,6 +35,18 @@ ARMS: dict[str, tuple[str, ...]] = {
     ),
 }
 SEEDS = (1, 2, 3)
+WALL = (
+    "steps",
+    "training",
+    "waiting for rollouts",
+    "weight sync",
+    "trial: model",
+    "trial: tools",
+    "trial: agent's own",
+    "trial: sandbox and world",
+    "trial: verifier",
+)
+"""Sums of wall seconds: of the trainer's steps and their parts, and of the trials' parts."""
 CONTROLS = ("rewards_shuffled", "advantages_zeroed", "rewards_inverted")
 
 
@@ -121,7 +133,7 @@ def _wall(steps: Sequence[dict[str, float]], trials: Sequence[dict[str, Any]]) -
         sums["trial: agent's own"] += max(0.0, agent - model - tools)
         sums["trial: sandbox and world"] += seconds.get("setup", 0.0)
         sums["trial: verifier"] += seconds.get("verifier", 0.0)
-    return {name: round(value, 1) for name, value in sums.items()}
+    return {name: round(sums[name], 1) for name in WALL}
 
 
 def spread(values: Sequence[float]) -> str:
@@ -147,6 +159,25 @@ def table(study: dict[str, dict[str, dict[str, Any]]]) -> str:
             *(spread([run["last"][name] for run in runs.values()]) for name in names),
         ]
         rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def wall_table(study: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Markdown: where the wall time of the steps and that of the trials went, an arm a row."""
+    parts = ("training", "waiting for rollouts", "weight sync")
+    shares = [name for name in WALL if name.startswith("trial: ")]
+    heads = [*parts, *(name.removeprefix("trial: ") for name in shares)]
+    rows = [f"| run | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
+    for arm, runs in study.items():
+        walls = [run["wall"] for run in runs.values()]
+        trial = [sum(wall[name] for name in shares) for wall in walls]
+        cells = [statistics.fmean(wall[name] / wall["steps"] for wall in walls) for name in parts]
+        cells += [
+            statistics.fmean(wall[name] / whole for wall, whole in zip(walls, trial, strict=True))
+            for name in shares
+        ]
+        cells_shown = " | ".join(f"{cell:.1%}" for cell in cells)
+        rows.append(f"| {arm.replace('_', ' ')} | {cells_shown} |")
     return "\n".join(rows) + "\n"
 
 
@@ -205,9 +236,10 @@ def main() -> None:
         if ended:
             study[arm] = {p.parent.name.rpartition("-")[2]: summary(p.parent) for p in ended}
     (out / "study.json").write_text(json.dumps(study, indent=1) + "\n")
-    (out / "table.md").write_text(table(study))
+    shown = f"{table(study)}\n{wall_table(study)}"
+    (out / "table.md").write_text(shown)
     draw(study, out / "learning.svg")
-    print(table(study))
+    print(shown)
 
 
 if __name__ == "__main__":
