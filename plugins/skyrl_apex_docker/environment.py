@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import re
@@ -69,6 +70,7 @@ class ApexDockerEnvironment(DockerEnvironment):  # type: ignore[misc]
         self._max_concurrent_starts = max_concurrent_starts
         self._overlay: tempfile.TemporaryDirectory[str] | None = None
         self._urls: dict[int, str] = {}
+        self._stopping = asyncio.Lock()
         super().__init__(
             environment_dir,
             environment_name,
@@ -154,14 +156,15 @@ class ApexDockerEnvironment(DockerEnvironment):  # type: ignore[misc]
 
     @override
     async def stop(self, delete: bool) -> None:
-        if self._overlay is None:
-            return
-        self._urls.clear()
-        try:
-            await super().stop(delete)
-        finally:
-            self._overlay.cleanup()
-            self._overlay = None
+        async with self._stopping:  # a second caller waits for the first
+            if self._overlay is None:
+                return
+            self._urls.clear()
+            try:
+                await super().stop(delete)
+            finally:
+                self._overlay.cleanup()
+                self._overlay = None
 
     async def get_tunnel_url(self, port: int) -> str:
         """``http://127.0.0.1:N`` that the engine publishes ``port`` on.

@@ -98,6 +98,7 @@ class LocalEnvironment(BaseEnvironment):
         self._processes = processes
         self._max_concurrent_starts = max_concurrent_starts
         self._sandbox: Sandbox | None = None
+        self._stopping = asyncio.Lock()
         self._tunnels: dict[int, tuple[Tunnel, str]] = {}
         self._proxy: EgressProxy | None = None
         self._proxy_url: str | None = None
@@ -189,6 +190,10 @@ class LocalEnvironment(BaseEnvironment):
 
     @override
     async def stop(self, delete: bool) -> None:
+        async with self._stopping:  # a second caller waits for the first
+            await self._stop(delete)
+
+    async def _stop(self, delete: bool) -> None:
         sandbox, self._sandbox = self._sandbox, None
         tunnels, self._tunnels = self._tunnels, {}
         proxy, self._proxy, self._proxy_url = self._proxy, None, None

@@ -40,12 +40,12 @@ class OutputPipe:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # Nothing is awaited: whoever cancelled the command may cancel this as well.
+        descriptor, self._read_end = self._read_end, -1
         if self._task is not None:
-            # It must be over before the descriptor is closed: it would stop the watching of
-            # whoever gets the same number next.
             self._task.cancel()
-            await asyncio.wait([self._task])
-        os.close(self._read_end)
+            asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
         self._close_write_end()
 
     def start(self) -> None:
@@ -77,7 +77,8 @@ class OutputPipe:
                 try:
                     await ready.wait()
                 finally:
-                    loop.remove_reader(self._read_end)
+                    if self._read_end != -1:  # else its number may be somebody else's by now
+                        loop.remove_reader(self._read_end)
 
     async def finish(self) -> str:
         """The text, once the command has ended.

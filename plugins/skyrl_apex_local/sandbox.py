@@ -27,8 +27,9 @@ from .template_client import Template, open_request, python_paths, running_templ
 
 READY_TIMEOUT_SEC = 60.0
 END_TIMEOUT_SEC = 60.0
-_REMOVERS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sandbox-remover")
-"""Removing waits for the kernel; in the default executor it would keep running trials waiting."""
+_THREADS = ThreadPoolExecutor(max_workers=8, thread_name_prefix="sandbox")
+"""Preparing and removing waits for the kernel; in the default executor it would keep running trials
+waiting."""
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[str, Stream], Awaitable[None]]
 
@@ -57,6 +58,71 @@ class Completed:
     stdout: str
     stderr: str
     exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Processes:
+    """What holds a sandbox up on the host, as far as its start got."""
+
+    init: int | None
+    """Pidfd of the first process inside."""
+    bwrap: subprocess.Popen[bytes] | None
+    console: socket.socket | None
+
+    def kill(self) -> None:
+        """Kill them, and with them all that runs inside; blocks until the first ones are gone.
+
+        :raises SandboxError: when one stays.
+        """
+        if self.init is not None:
+            try:
+                signal.pidfd_send_signal(self.init, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it is dead already, which is what is wanted
+            finally:
+                os.close(self.init)
+        if self.bwrap is not None:
+            # The group: bubblewrap's child may not have asked yet to die with its parent.
+            os.killpg(self.bwrap.pid, signal.SIGKILL)
+            self.bwrap.wait()
+        if self.console is not None:
+            with self.console:
+                self._wait_for_the_other_end(self.console)
+
+    def _wait_for_the_other_end(self, console: socket.socket) -> None:
+        """Until nobody holds it: the shell inside ends with it, should the kills have missed it."""
+        console.shutdown(socket.SHUT_WR)
+        console.settimeout(END_TIMEOUT_SEC)
+        try:
+            while console.recv(4096):
+                pass
+        except TimeoutError:
+            raise SandboxError(
+                f"processes of the sandbox were there {END_TIMEOUT_SEC:.0f} s after their kill"
+            ) from None
+
+
+def _remove(processes: _Processes, groups: tuple[str, ...], state: SandboxState | None) -> None:
+    """Blocks. What a process that stays still uses is left to the reaper."""
+    processes.kill()
+    try:
+        cgroups.remove(groups)
+    finally:
+        if state is not None:
+            state.remove()
+
+
+async def _to_the_end[Result](blocking: Callable[..., Result], *arguments: Any) -> Result:
+    """Run a blocking call in a thread and wait for its end, also when cancelled meanwhile.
+
+    A future, not a task: an event loop that closes would cancel a task.
+    """
+    job = asyncio.get_running_loop().run_in_executor(_THREADS, blocking, *arguments)
+    try:
+        return await asyncio.shield(job)
+    except asyncio.CancelledError:
+        await asyncio.wait([job])
+        raise
 
 
 class Sandbox:
@@ -96,14 +162,8 @@ class Sandbox:
         template = await running_template()
         state = self._state = SandboxState.create()
         uids = privileges.choose_uids(state.name)
-        planning = asyncio.get_running_loop().run_in_executor(
-            None, self._plan, state, template, uids[0], privileges
-        )
-        try:
-            mounts = await asyncio.shield(planning)
-        except asyncio.CancelledError:
-            await asyncio.wait([planning])  # the thread would write into what is being removed
-            raise
+        # To the end: the thread would write into what is being removed.
+        mounts = await _to_the_end(self._plan, state, template, uids[0], privileges)
         pid = await self._start_bwrap(mounts, privileges)
         self._init = os.pidfd_open(pid)
         groups = cgroups.create(state.name, self.spec.limits)
@@ -192,41 +252,27 @@ class Sandbox:
         raise SandboxError(f"bubblewrap could not make the sandbox: {problem}{_hint(problem)}")
 
     async def stop(self, *, keep_files: bool = False) -> None:
-        """Kill everything inside and remove what the sandbox had on the host."""
+        """Kill everything inside and remove what the sandbox had on the host.
+
+        :raises SandboxError: when a process of it stays.
+        """
         if self._disk_watch is not None:
             self._disk_watch.cancel()
-            await asyncio.wait([self._disk_watch])
             self._disk_watch = None
         if self._control is not None:
             self._control.close()
             self._control = None
-        await self._kill()
         groups, self._cgroups = self._cgroups, ()
-        loop = asyncio.get_running_loop()
-        if groups:
-            await loop.run_in_executor(_REMOVERS, cgroups.remove, groups)
         state, self._state = self._state, None
-        if state is not None and not keep_files:
-            await loop.run_in_executor(_REMOVERS, state.remove)
+        await _to_the_end(_remove, self._take_processes(), groups, None if keep_files else state)
 
     async def _kill(self) -> None:
-        if self._init is not None:
-            init, self._init = self._init, None
-            try:
-                signal.pidfd_send_signal(init, signal.SIGKILL)
-            except ProcessLookupError:
-                pass  # it is dead already, which is what is wanted
-            finally:
-                os.close(init)
-        if self._process is not None:
-            process, self._process = self._process, None
-            # The group: bubblewrap's child may not have asked yet to die with its parent.
-            os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.get_running_loop().run_in_executor(_REMOVERS, process.wait)
-        if self._console is not None:
-            console, self._console = self._console, None
-            with console:
-                await _closed_at_the_other_end(console)
+        await _to_the_end(self._take_processes().kill)
+
+    def _take_processes(self) -> _Processes:
+        taken = _Processes(self._init, self._process, self._console)
+        self._init = self._process = self._console = None
+        return taken
 
     @contextmanager
     def _request(self, kind: bytes = b"R") -> Iterator[socket.socket]:
@@ -294,6 +340,7 @@ class Sandbox:
                 f"command timed out after {timeout_sec} seconds and was killed with all its "
                 f"processes: {command[:200]}"
             ) from None
+        _raise_for(answer, "a command")
         return int(answer["exit"])
 
     async def open_file(self, path: str, *, write: bool, mode: int = 0o644) -> int:
@@ -328,21 +375,6 @@ def _spawn(
     return subprocess.Popen(
         command, stdin=end, stdout=end, stderr=end, pass_fds=fds, start_new_session=True
     )
-
-
-async def _closed_at_the_other_end(console: socket.socket) -> None:
-    """Wait until every process that holds the console, each of a sandbox's first ones, is gone.
-
-    :raises SandboxError: when one stays.
-    """
-    try:
-        async with asyncio.timeout(END_TIMEOUT_SEC):
-            while await asyncio.get_running_loop().sock_recv(console, 4096):
-                pass
-    except TimeoutError:
-        raise SandboxError(
-            f"processes of the sandbox were still there {END_TIMEOUT_SEC:.0f} s after their kill"
-        ) from None
 
 
 def _raise_for(answer: Mapping[str, Any], path: str) -> None:

@@ -89,7 +89,7 @@ def _make_removable(function: object, path: str, error: BaseException) -> None:
     os.chmod(parent, 0o700)
     if os.path.isdir(path) and not os.path.islink(path):
         os.chmod(path, 0o700)
-        shutil.rmtree(path)
+        shutil.rmtree(path, onexc=_make_removable)
     else:
         os.unlink(path)
 

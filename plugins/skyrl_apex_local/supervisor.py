@@ -11,6 +11,7 @@ Over its control channel the host hands it sockets, each with one byte that says
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -42,11 +43,25 @@ def serve(control: socket.socket, setup: Setup) -> None:
             return
         with socket.socket(fileno=fds[0]) as conn:
             if kind == b"R":
-                if os.fork() == 0:
+                if fork_for(conn):
                     control.close()
                     _serve_request(conn, setup)
             else:
-                _send_socket(conn, listening=kind == b"L")
+                with contextlib.suppress(BrokenPipeError):  # the host gave the request up
+                    _send_socket(conn, listening=kind == b"L")
+
+
+def fork_for(conn: socket.socket) -> bool:
+    """Fork; whether this is the child. When there can be no further process, that is the answer to
+    the request on ``conn``: there may be one again later."""
+    try:
+        return os.fork() == 0
+    except OSError as error:
+        with contextlib.suppress(OSError, wire.ConnectionLost):
+            for descriptor in wire.receive(conn)[1]:
+                os.close(descriptor)
+            wire.send(conn, {"error": str(error), "errno": error.errno})
+        return False
 
 
 def _serve_request(conn: socket.socket, setup: Setup) -> NoReturn:

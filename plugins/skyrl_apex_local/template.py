@@ -32,7 +32,7 @@ def main() -> None:
         if not kind:
             return
         with socket.socket(fileno=fds[0]) as conn:
-            if os.fork() == 0:
+            if supervisor.fork_for(conn):
                 control.close()
                 _become_supervisor(conn)
 
@@ -55,7 +55,8 @@ def _become_supervisor(conn: socket.socket) -> NoReturn:
             wire.send(conn, {"error": f"cannot enter the sandbox: {type(error).__name__}: {error}"})
         os._exit(1)
     try:
-        wire.send(conn, {"ready": True})
+        with contextlib.suppress(BrokenPipeError):  # given up: the control channel is closed, too
+            wire.send(conn, {"ready": True})
         conn.close()
         supervisor.serve(socket.socket(fileno=control), setup)
     except Exception:

@@ -67,6 +67,7 @@ class Template:
         """Fork a supervisor into a sandbox.
 
         :raises TemplateError: when it could not enter it.
+        :raises OSError: when the host has no room for a further process.
         """
         with open_request(self.channel, b"F") as conn:
             await wire.send_async(conn, request, fds)
@@ -77,6 +78,8 @@ class Template:
                 raise TemplateError(
                     f"the supervisor did not enter the sandbox: {error or 'it died'}"
                 ) from error
+        if "errno" in answer:
+            raise OSError(answer["errno"], f"no supervisor for a sandbox: {answer['error']}")
         if "error" in answer:
             raise TemplateError(answer["error"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -85,6 +86,7 @@ class ApexModalEnvironment(ModalEnvironment):  # type: ignore[misc]
         self._trial_time_sec = trial_time_sec
         self._start_limits = (max_concurrent_starts, starts_per_second)
         self._urls: dict[int, str] = {}
+        self._stopping = asyncio.Lock()
         super().__init__(
             environment_dir,
             environment_name,
@@ -168,9 +170,10 @@ class ApexModalEnvironment(ModalEnvironment):  # type: ignore[misc]
 
     @override
     async def stop(self, delete: bool) -> None:
-        self._urls.clear()
-        if self._sandbox is not None:
-            await super().stop(delete)
+        async with self._stopping:  # a second caller waits for the first
+            self._urls.clear()
+            if self._sandbox is not None:
+                await super().stop(delete)
 
     async def get_tunnel_url(self, port: int) -> str:
         """``https://…`` URL of Modal's tunnel to ``port``.

@@ -34,8 +34,9 @@ async def exec_and_kill[Result](
     try:
         return await asyncio.wait_for(asyncio.shield(running), timeout_sec)
     except (TimeoutError, asyncio.CancelledError) as reason:
-        await kill(_KILL_MARKED.format(mark=f"{MARK}={mark}"))
-        await asyncio.wait([running])
+        while not running.done():  # it may not have started yet when the first kill looks
+            await kill(_KILL_MARKED.format(mark=f"{MARK}={mark}"))
+            await asyncio.wait([running], timeout=1.0)
         if isinstance(reason, TimeoutError):
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
         raise

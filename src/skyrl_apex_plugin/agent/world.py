@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -152,7 +153,8 @@ class World:
     async def _step(self, name: str, limit: float) -> AsyncIterator[None]:
         started = anyio.current_time()
         try:
-            with anyio.fail_after(limit):
+            # Not anyio's: it would cancel the clean-up of what it cancels, again and again.
+            async with asyncio.timeout(limit):
                 yield
         except TimeoutError as error:
             raise SetupError(f"world start: step {name!r} took over {limit:g} s") from error

@@ -68,12 +68,24 @@ async def run_attempt(attempt: Attempt) -> EndedTrial:
     try:
         trial = await Trial.create(attempt.config)
         result = await trial.run()
+        await _end_if_cancelled(trial)
     except Exception as caught:
         # harbor names faults of a running trial in its result; this one kept it from running.
         logger.warning("trial %s did not run", attempt.config.trial_name, exc_info=True)
         error = caught
     seconds = asyncio.get_running_loop().time() - started
     return await asyncio.to_thread(read_ended_trial, attempt, result, error, seconds)
+
+
+async def _end_if_cancelled(trial: Any) -> None:
+    """Raise the cancellation that harbor swallows when it meets a sandbox that is being stopped.
+
+    harbor leaves that stop running on its own; stopping again waits for it.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        await trial.agent_environment.stop(delete=trial.config.environment.delete)
+        raise asyncio.CancelledError
 
 
 def read_ended_trial(

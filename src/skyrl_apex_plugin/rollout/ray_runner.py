@@ -89,7 +89,8 @@ class RayRunner:
         except asyncio.CancelledError:
             await self._cancel(reference)
             raise
-        except ray.exceptions.RayActorError as error:
+        # Ray's memory monitor kills with an error of its own.
+        except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
             logger.warning("worker of trial %s died: %s", attempt.config.trial_name, error)
             if self._workers[index] is worker:
                 self._workers[index] = None

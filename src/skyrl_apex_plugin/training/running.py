@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from .launch import interruptible
+from .launch import interruptible, undisturbed
 
 INTERRUPTED = 130
 """Exit status of a run that was stopped, as shells have it."""
@@ -27,8 +27,10 @@ def run_to_the_end(experiment: Any) -> Any:
         try:
             return ray.get(experiment)
         except KeyboardInterrupt:
-            ray.cancel(experiment)
-            ray.wait([experiment], timeout=GRACE_SECONDS)
+            with undisturbed():
+                ray.cancel(experiment)
+                ray.wait([experiment], timeout=GRACE_SECONDS)
+                ray.shutdown()
             raise SystemExit(INTERRUPTED) from None
         finally:
             ray.shutdown()

@@ -49,6 +49,8 @@ def fake_worker(directory: Path) -> type:
             name = attempt.task.task_id
             if name.startswith("die"):
                 os.kill(os.getpid(), signal.SIGKILL)
+            if name.startswith("full"):  # as Ray puts it when its memory monitor kills a worker
+                raise ray.exceptions.OutOfMemoryError("the node ran low on memory")
             if name.startswith("wait"):
                 try:
                     (directory / f"{name}.started").touch()
@@ -99,10 +101,11 @@ async def test_workers_go_where_the_resources_are(runner: Any, cluster: Any) -> 
     assert {each.error_message.split()[1] for each in ended} == marked
 
 
-async def test_the_trials_of_a_dead_worker_can_be_retried(runner: Any) -> None:
+@pytest.mark.parametrize("end", ["die", "full"])
+async def test_the_trials_of_a_dead_worker_can_be_retried(runner: Any, end: str) -> None:
     built = runner(max_concurrent=1, trials_per_worker=1, worker_cpus=0.5)
     try:
-        dead = await built.run(attempt("die"))
+        dead = await built.run(attempt(end))
         alive = await built.run(attempt("again"))
     finally:
         await built.aclose()

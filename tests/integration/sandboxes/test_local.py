@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 from harbor.models.task.config import NetworkMode, NetworkPolicy
@@ -76,17 +77,62 @@ async def test_what_bubblewrap_says_reaches_the_user_and_nothing_is_left(tmp_pat
 def test_an_event_loop_that_closes_during_a_start_ends_and_leaves_nothing(tmp_path: Path) -> None:
     """A closing loop cancels every task there is, those inside a shielded start as well."""
 
+    for milliseconds in range(40):
+        environment = local(tmp_path / str(milliseconds)).make()
+
+        async def leave_after(seconds: float, environment: Any = environment) -> Any:
+            starting = asyncio.create_task(environment.start(force_build=False))
+            await asyncio.wait([starting], timeout=seconds)
+            return starting
+
+        starting = asyncio.run(leave_after(milliseconds / 1000))
+        if not starting.cancelled():
+            assert starting.exception() is None
+            asyncio.run(environment.stop(delete=True))
+    assert str(state_root()) not in command_lines()
+    assert list(state_root().iterdir()) == []
+
+
+@pytest.mark.timeout(120)
+def test_an_event_loop_that_closes_during_a_stop_ends_and_leaves_nothing(tmp_path: Path) -> None:
     async def leave_after(milliseconds: int) -> None:
         environment = local(tmp_path / str(milliseconds)).make()
-        starting = asyncio.create_task(environment.start(force_build=False))
-        started, _ = await asyncio.wait([starting], timeout=milliseconds / 1000)
-        if started:
-            await environment.stop(delete=True)
+        await environment.start(force_build=False)
+        stopping = asyncio.create_task(environment.stop(delete=True))
+        await asyncio.wait([stopping], timeout=milliseconds / 1000)
 
-    for milliseconds in range(40):
+    for milliseconds in range(12):
         asyncio.run(leave_after(milliseconds))
     assert str(state_root()) not in command_lines()
     assert list(state_root().iterdir()) == []
+
+
+async def test_a_second_stop_waits_for_the_first(tmp_path: Path) -> None:
+    environment = local(tmp_path).make()
+    await environment.start(force_build=False)
+    first = asyncio.create_task(environment.stop(delete=True))
+    await asyncio.sleep(0)
+    await environment.stop(delete=True)
+    assert list(state_root().iterdir()) == []
+    await first
+
+
+async def test_a_command_that_is_cancelled_again_and_again_leaks_no_descriptor(
+    tmp_path: Path,
+) -> None:
+    """As anyio's scopes do, in which a plugin's hook may run."""
+
+    async def cancelled() -> int:
+        with anyio.move_on_after(0.1):
+            await environment.exec("sleep 30")
+        await asyncio.sleep(0.05)
+        return len(os.listdir("/proc/self/fd"))
+
+    async with local(tmp_path).running() as environment:
+        before = await cancelled()
+        for _ in range(4):
+            after = await cancelled()
+        assert after == before
 
 
 def image_directory(tmp_path: Path) -> Path:
@@ -247,6 +293,19 @@ async def test_process_limit_stops_a_fork_bomb(tmp_path: Path) -> None:
                 "bomb() { bomb | bomb & }; bomb 2>/dev/null; sleep 30", timeout_sec=3
             )
         assert int(await output_of(environment, "ls -d /proc/[0-9]* | wc -l")) < 15
+
+
+async def test_a_sandbox_that_was_full_of_processes_serves_again(tmp_path: Path) -> None:
+    if not host_takes("pids"):
+        pytest.skip("this host takes no process limits for control groups of ours")
+    fill = "i=0; while [ $i -lt 40 ]; do sleep 2 & i=$((i+1)); done; echo full"
+    async with local(tmp_path).running(processes=20) as environment:
+        await environment.exec(f"({fill}) >/dev/null 2>&1 &")
+        with pytest.raises(OSError, match="Resource temporarily unavailable"):
+            for _ in range(20):
+                await environment.exec("sleep 0.05")
+        await asyncio.sleep(3)
+        assert (await environment.exec("true")).return_code == 0
 
 
 async def test_disk_limit_stops_one_large_file_and_ends_many_small_ones(

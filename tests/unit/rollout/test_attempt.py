@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from skyrl_apex_hookspecs import CriterionResult, Outcome, Task, Treatment, Verdict
 from skyrl_apex_plugin.agent.record import OUTCOME, TOKENS, Recorder, TrialOutcome
 from skyrl_apex_plugin.grading.verdict_file import write_verdict
-from skyrl_apex_plugin.rollout.attempt import Attempt, read_ended_trial
+from skyrl_apex_plugin.rollout.attempt import Attempt, read_ended_trial, run_attempt
 from skyrl_apex_plugin.rollout.outcomes import FailurePolicy
 from skyrl_apex_plugin.tito.ledger import TokenLedger
 
@@ -129,3 +131,38 @@ def test_an_unreadable_outcome_is_a_setup_error_and_not_an_exception(trial: Tria
     ended = trial.read()
     assert ended.outcome is Outcome.SETUP_ERROR
     assert "not JSON" in ended.error_message
+
+
+async def test_a_cancellation_that_harbor_swallows_while_it_stops_the_sandbox_stands(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """harbor shields the stop, takes the cancellation for itself and returns as if nothing were."""
+    stopped: list[bool] = []
+    stopping = asyncio.Event()
+
+    class Stopping:
+        config = SimpleNamespace(environment=SimpleNamespace(delete=True))
+
+        def __init__(self) -> None:
+            self.agent_environment = self
+
+        @classmethod
+        async def create(cls, config: Any) -> Stopping:
+            return cls()
+
+        async def run(self) -> None:
+            stopping.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+        async def stop(self, delete: bool) -> None:
+            await asyncio.sleep(0.05)
+            stopped.append(delete)
+
+    monkeypatch.setattr("harbor.trial.trial.Trial", Stopping)
+    going = asyncio.create_task(run_attempt(trial.attempt))
+    await stopping.wait()
+    going.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    assert stopped == [True]
