@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ Metrics = dict[str, float]
 
 
 class Follower:
-    """New whole lines of a growing JSON-lines file."""
+    """New whole lines of a growing JSON-lines file, without those that a killed run left torn: the
+    report of the run counts them, and a view must not end what it shows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,7 +43,9 @@ class Follower:
         whole, _, _ = data.rpartition(b"\n")
         if whole:
             self._position += len(whole) + 1
-            yield from map(json.loads, whole.split(b"\n"))
+            for line in whole.split(b"\n"):
+                with suppress(ValueError):
+                    yield json.loads(line)
 
 
 class RunView:

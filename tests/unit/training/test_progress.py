@@ -62,6 +62,12 @@ def test_the_live_line_counts_trials(tmp_path: Path) -> None:
     assert view._status() == "step 1: 2 trials running, 1 ended (1 complete)"
 
 
+def test_a_line_that_a_killed_run_left_torn_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n{"a": "\n{"a": 2}\n')
+    assert list(Follower(path).new_lines()) == [{"a": 1}, {"a": 2}]
+
+
 def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     follower = Follower(path)
