@@ -49,7 +49,7 @@ learn: bubblewrap $(VENV)
 	.venv/bin/skyrl-apex eval --preset laptop-eval --run-dir $(LEARN)/sampled-before
 	.venv/bin/skyrl-apex train --preset laptop --run-dir $(LEARN)/training
 	.venv/bin/skyrl-apex eval --preset laptop-eval --run-dir $(LEARN)/sampled-after \
-		--model $$(echo $(LEARN)/training/export/global_step_*/policy)
+		--model $$(ls -d $(LEARN)/training/export/global_step_*/policy | tail -n 1)
 
 # Tests that start whole runs have the cores to themselves. Benchmarks need a quiet machine, so they
 # belong to test-full.
