@@ -33,8 +33,8 @@ TWO_MINUTES = (
 """The ``laptop`` preset with two of its seven kinds of tasks and half the batch: on two cores."""
 
 FALSE_ALARMS = 0.0005
-"""How often the test may see a rise that is none. Tasks of one kind are often won together; ten
-of them, a whole kind, give 0.001 and are not enough."""
+"""How often the test may see a rise that is none, by the sign test. Drift alone can win a whole
+kind of ten tasks (it did in a run with shuffled rewards): that gives 0.001, which is not enough."""
 
 
 def sign_test(won: int, lost: int) -> float:
