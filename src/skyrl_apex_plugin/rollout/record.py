@@ -8,6 +8,7 @@ appended whole, so a reader may follow along. Numbers that are not finite are nu
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -104,6 +105,7 @@ class RunRecord:
         data = (_json(line) + "\n").encode()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # trials end in several threads
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 data = b"\n" + data  # a killed run tore its last line, which must not spoil this

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +76,21 @@ def test_a_torn_last_line_of_a_killed_run_does_not_spoil_the_next(tmp_path: Path
     RunRecord(tmp_path).metrics(1, {"a": 1.0})
     torn, line = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert torn == '{"at": "2026' and strict(line)["step"] == 1
+
+
+def test_lines_written_at_once_stay_whole_and_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials end in several threads, and a file grows before all of a line is there."""
+    write = os.write
+
+    def slowly(descriptor: int, data: bytes) -> int:
+        time.sleep(0.0005)
+        return write(descriptor, data[:40])
+
+    monkeypatch.setattr(os, "write", slowly)
+    record = RunRecord(tmp_path)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda step: record.metrics(step, {"a": 1.0}), range(64)))
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert sorted(strict(line)["step"] for line in lines) == list(range(64))
