@@ -214,7 +214,9 @@ def band_svg(title: str, bands: Sequence[Band]) -> str:
     if not points:
         raise ValueError(f"{title!r}: no run has a value to draw")
     last = max(x for x, _ in points)
-    wide, high, left, low, right = 720, 360, 52, 40, 150
+    # Room for the longest name, whose letters are about 7.5 wide.
+    right = 60 + round(7.5 * max((len(band.name) for band in bands), default=0))
+    wide, high, left, low = 580 + right, 360, 52, 40
     legend = wide - right + 14
 
     def place(point: Point) -> str:
