@@ -60,14 +60,14 @@ class Completed:
     exit_code: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Processes:
     """What holds a sandbox up on the host, as far as its start got."""
 
-    init: int | None
+    init: int | None = None
     """Pidfd of the first process inside."""
-    bwrap: subprocess.Popen[bytes] | None
-    console: socket.socket | None
+    bwrap: subprocess.Popen[bytes] | None = None
+    console: socket.socket | None = None
 
     def kill(self) -> None:
         """Kill them, and with them all that runs inside; blocks until the first ones are gone.
@@ -132,9 +132,7 @@ class Sandbox:
         self.spec = spec
         self.refused_limits: Mapping[str, str] = {}
         self._state: SandboxState | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._console: socket.socket | None = None
-        self._init: int | None = None
+        self._processes = _Processes()
         self._control: socket.socket | None = None
         self._cgroups: tuple[str, ...] = ()
         self._disk_watch: asyncio.Task[None] | None = None
@@ -165,7 +163,7 @@ class Sandbox:
         # To the end: the thread would write into what is being removed.
         mounts = await _to_the_end(self._plan, state, template, uids[0], privileges)
         pid = await self._start_bwrap(mounts, privileges)
-        self._init = os.pidfd_open(pid)
+        self._processes.init = init = os.pidfd_open(pid)
         groups = cgroups.create(state.name, self.spec.limits)
         self._cgroups, self.refused_limits = groups.paths, groups.refused or {}
         state.record(init=pid, cgroups=groups.paths)
@@ -178,7 +176,7 @@ class Sandbox:
                 "single_user": privileges.single_user,
                 "file_size_limit": self.spec.disk_bytes,
             }
-            await template.fork(request, [self._init, theirs.fileno()])
+            await template.fork(request, [init, theirs.fileno()])
         ours.setblocking(False)
         if self.spec.disk_bytes is not None:
             self._disk_watch = asyncio.create_task(
@@ -209,12 +207,13 @@ class Sandbox:
     async def _start_bwrap(self, mounts: Sequence[str], privileges: HostPrivileges) -> int:
         """Start bubblewrap; returns the host's PID of the sandbox's init, once its root is set.
 
-        Not with ``asyncio.create_subprocess_exec``, which before Python 3.13 waits for ever when it
+        Not with ``asyncio.create_subprocess_exec``, which on Python 3.12.1 waits for ever when it
         is cancelled half-way, as a closing event loop does.
         """
         info, info_write = os.pipe()
-        self._console, theirs = socket.socketpair()
-        self._console.setblocking(False)
+        console, theirs = socket.socketpair()
+        console.setblocking(False)
+        self._processes.console = console
         command = [
             self.spec.bwrap,
             *_NAMESPACES,
@@ -228,10 +227,10 @@ class Sandbox:
         ]
         try:
             with theirs:
-                self._process = _spawn(command, theirs, [info_write])
+                self._processes.bwrap = _spawn(command, theirs, [info_write])
             os.close(info_write)
             info_write = -1
-            await self._wait_for_ready_line(self._console)
+            await self._wait_for_ready_line(console)
             return int(json.loads(os.read(info, 4096))["child-pid"])
         finally:
             os.close(info)
@@ -270,8 +269,7 @@ class Sandbox:
         await _to_the_end(self._take_processes().kill)
 
     def _take_processes(self) -> _Processes:
-        taken = _Processes(self._init, self._process, self._console)
-        self._init = self._process = self._console = None
+        taken, self._processes = self._processes, _Processes()
         return taken
 
     @contextmanager

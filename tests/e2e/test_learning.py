@@ -2,7 +2,8 @@
 
 Two kinds of tasks are trained and evaluated, of which the sample model solves none greedily. Both
 arms answer each held-out task once, greedily. If training did nothing, a task that only one arm
-solves would be as likely to be the one's as the other's: the exact sign test over those tasks.
+solves would be as likely to be the one's as the other's: the exact sign test over those tasks
+decides.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def run_to_the_end(experiment: Any) -> Any:
             with undisturbed():
                 ray.cancel(experiment)
                 ray.wait([experiment], timeout=GRACE_SECONDS)
-                ray.shutdown()
             raise SystemExit(INTERRUPTED) from None
         finally:
-            ray.shutdown()
+            with undisturbed():
+                ray.shutdown()

@@ -35,17 +35,15 @@ ARMS: dict[str, tuple[str, ...]] = {
     ),
 }
 SEEDS = (1, 2, 3)
-WALL = (
-    "steps",
-    "training",
-    "waiting for rollouts",
-    "weight sync",
+STEP_PARTS = ("training", "waiting for rollouts", "weight sync")
+TRIAL_PARTS = (
     "trial: model",
     "trial: tools",
     "trial: agent's own",
     "trial: sandbox and world",
     "trial: verifier",
 )
+WALL = ("steps", *STEP_PARTS, *TRIAL_PARTS)
 """Sums of wall seconds: of the trainer's steps and their parts, and of the trials' parts."""
 CONTROLS = ("rewards_shuffled", "advantages_zeroed", "rewards_inverted")
 
@@ -164,17 +162,17 @@ def table(study: dict[str, dict[str, dict[str, Any]]]) -> str:
 
 def wall_table(study: dict[str, dict[str, dict[str, Any]]]) -> str:
     """Markdown: where the wall time of the steps and that of the trials went, an arm a row."""
-    parts = ("training", "waiting for rollouts", "weight sync")
-    shares = [name for name in WALL if name.startswith("trial: ")]
-    heads = [*parts, *(name.removeprefix("trial: ") for name in shares)]
+    heads = [*STEP_PARTS, *(name.removeprefix("trial: ") for name in TRIAL_PARTS)]
     rows = [f"| run | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
     for arm, runs in study.items():
         walls = [run["wall"] for run in runs.values()]
-        trial = [sum(wall[name] for name in shares) for wall in walls]
-        cells = [statistics.fmean(wall[name] / wall["steps"] for wall in walls) for name in parts]
+        trial = [sum(wall[name] for name in TRIAL_PARTS) for wall in walls]
+        cells = [
+            statistics.fmean(wall[name] / wall["steps"] for wall in walls) for name in STEP_PARTS
+        ]
         cells += [
             statistics.fmean(wall[name] / whole for wall, whole in zip(walls, trial, strict=True))
-            for name in shares
+            for name in TRIAL_PARTS
         ]
         cells_shown = " | ".join(f"{cell:.1%}" for cell in cells)
         rows.append(f"| {arm.replace('_', ' ')} | {cells_shown} |")

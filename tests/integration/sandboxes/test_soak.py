@@ -100,7 +100,7 @@ async def cycle(directory: Path, dice: random.Random) -> None:
         await environment.exec("setsid sleep 1000 >/dev/null 2>&1 &")
         await environment.get_tunnel_url(8000)  # type: ignore[attr-defined]
         if fate == "kill":
-            init = environment._sandbox._process.pid  # type: ignore[attr-defined]
+            init = environment._sandbox._processes.bwrap.pid  # type: ignore[attr-defined]
             os.kill(init, signal.SIGKILL)
             with pytest.raises(RuntimeError):
                 await environment.exec("sleep 5; true")
