@@ -30,6 +30,7 @@ class Contract:
     """A signed contract and the draft before it."""
 
     file_name: str
+    number: int
     client: str
     fee: int
     draft_fee: int
@@ -129,7 +130,8 @@ def _person_name(rng: Random) -> str:
 def _contract(rng: Random, figure: Callable[[int, int], int], client: str) -> Contract:
     suffix = rng.choice(("docx", "pdf"))
     return Contract(
-        file_name=f"C{figure(1000, 9999)}.{suffix}",
+        file_name=f"{client}.{suffix}",
+        number=figure(1000, 9999),
         client=client,
         fee=figure(10000, 99999),
         draft_fee=figure(10000, 99999),
@@ -147,6 +149,6 @@ def _offer_mails(person: str, offered: int, confirmed: int) -> tuple[Mail, Mail]
 def _referral_mail(person: str, contract: Contract) -> Mail:
     return Mail(
         sender=person,
-        subject=f"Signed {contract.file_name}",
+        subject=f"Signed {contract.file_name}, number {contract.number}",
         body=f"The contract with {contract.client} is signed.",
     )

@@ -157,14 +157,13 @@ def _fee(company: Company) -> Iterator[Draft]:
 def _referral(company: Company) -> Iterator[Draft]:
     for person, contract in company.referrals.items():
         search = _search(person)
-        number = contract.file_name[1:].partition(".")[0]
         yield (
             (
                 f"What is the fee of the contract from {person}?",
                 f"Which fee did {person} sign?",
             ),
             Plan((search, *_signed(contract).calls), str(contract.fee)),
-            Plan((search,), number),
+            Plan((search,), str(contract.number)),
         )
 
 

@@ -27,8 +27,11 @@ succeeds often enough for a policy gradient to find the right way."""
 GUESS_SHARE = 0.06
 """Share that answers at once with a made-up figure."""
 
-STUMBLE_SHARE = 0.08
-"""Share that first names a file in the wrong folder and gets an error."""
+STUMBLE_SHARE = 0.3
+"""Share that first names a file in the wrong folder and gets an error, where a file is named."""
+
+GIVE_UP_SHARE = 0.5
+"""Share of those that answer with a made-up figure then."""
 
 CHECK_SHARE = 0.2
 """Share that is shown with :data:`CHECK_PROMPT` before it."""
@@ -66,7 +69,9 @@ def demonstrate(company: Company, question: Question, rng: Random) -> Demonstrat
     if draw < GUESS_SHARE and not system:
         turns = [Turn(_guess(rng), None, None)]
     elif draw < GUESS_SHARE + STUMBLE_SHARE:
-        turns = [*_stumble(company, turns[0].call), *turns]
+        stumble = list(_stumble(company, turns[0].call))
+        gives_up = stumble and not system and rng.random() < GIVE_UP_SHARE
+        turns = [*stumble, Turn(_guess(rng), None, None)] if gives_up else [*stumble, *turns]
     return Demonstration(system, user_message(question), tuple(turns))
 
 

@@ -22,10 +22,10 @@ IGNORED = -100
 class WarmUp:
     """Settings of the warm-up; the defaults made the checkpoint that ships."""
 
-    bare_steps: int = 433
+    bare_steps: int = 800
     """Steps at first in which conversations begin at the user's message: what is learned there,
     above all to copy, needs no tool catalogue and costs half as much without it."""
-    steps: int = 600
+    steps: int = 1600
     """All steps."""
     batch: int = 96
     group: int = 24

@@ -18,7 +18,7 @@ from skyrl_apex_miniworld.tiny_model import checkpoint
 from skyrl_apex_miniworld.tiny_model.demonstrations import CHECK_PROMPT, demonstrations
 from skyrl_apex_miniworld.tiny_model.dialect import Dialect, chat_template, offered_tools
 
-CALL = Call("files_read_file", {"path": "/Contracts/C1234.pdf"})
+CALL = Call("files_read_file", {"path": "/Contracts/Borelis.pdf"})
 
 
 @pytest.fixture(scope="module")
