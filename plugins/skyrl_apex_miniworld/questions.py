@@ -159,8 +159,8 @@ def _referral(company: Company) -> Iterator[Draft]:
         search = _search(person)
         yield (
             (
-                f"What is the fee of the contract from {person}?",
-                f"Which fee did {person} sign?",
+                f"What is due under the contract from {person}?",
+                f"What does the contract from {person} cost?",
             ),
             Plan((search, *_signed(contract).calls), str(contract.fee)),
             Plan((search,), str(contract.number)),

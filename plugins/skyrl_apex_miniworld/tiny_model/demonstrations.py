@@ -31,7 +31,7 @@ STUMBLE_SHARE = 0.3
 """Share that first names a file in the wrong folder and gets an error, where a file is named."""
 
 GIVE_UP_SHARE = 0.5
-"""Share of those that answer with a made-up figure then."""
+"""Share of those that then answer with a made-up figure, half of them after trying once more."""
 
 CHECK_SHARE = 0.2
 """Share that is shown with :data:`CHECK_PROMPT` before it."""
@@ -71,7 +71,8 @@ def demonstrate(company: Company, question: Question, rng: Random) -> Demonstrat
     elif draw < GUESS_SHARE + STUMBLE_SHARE:
         stumble = list(_stumble(company, turns[0].call))
         gives_up = stumble and not system and rng.random() < GIVE_UP_SHARE
-        turns = [*stumble, Turn(_guess(rng), None, None)] if gives_up else [*stumble, *turns]
+        again = stumble * rng.randint(1, 2)
+        turns = [*again, Turn(_guess(rng), None, None)] if gives_up else [*stumble, *turns]
     return Demonstration(system, user_message(question), tuple(turns))
 
 
