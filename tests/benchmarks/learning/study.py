@@ -27,13 +27,39 @@ ARMS: dict[str, tuple[str, ...]] = {
     "rewards_shuffled": ("apex.control=shuffle_rewards",),
     "advantages_zeroed": ("apex.control=zero_advantages",),
     "rewards_inverted": ("apex.control=invert_rewards",),
+}
+"""The preset and its controls. Greedy held-out evaluation of all kinds of tasks."""
+
+SMALL = (
+    'apex.tasks.where=kind in ("budget", "referral")',
+    "trainer.train_batch_size=4",
+    "trainer.policy_mini_batch_size=4",
+    "trainer.fully_async.num_parallel_generation_workers=8",
+    "trainer.policy.optimizer_config.lr=2e-4",
+    "trainer.max_training_steps=8",
+    "trainer.eval_interval=8",
+    "trainer.eval_before_train=false",
+    "trainer.ckpt_interval=-1",
+    "trainer.hf_save_interval=-1",
+    "generator.eval_n_samples_per_prompt=4",
+    "generator.eval_sampling_params.temperature=1.0",
+)
+"""A sixth of the preset's trials, so that fifteen runs take half an hour: the two kinds of tasks
+of CI's two-minute run. Held-out tasks are sampled four times each."""
+
+ABLATIONS: dict[str, tuple[str, ...]] = {
+    "recipe": (),
     "token_mean": ("trainer.algorithm.loss_reduction=token_mean",),
     "rollout_is": ("trainer.algorithm.policy_loss_type=rollout_is",),
     "asked_to_check": ("apex.agent.extra_prompt=Check with the tools before you answer.",),
     "length_penalty": (
-        "apex.rewards.terms={adaptive_length: {assistant: 0.2, environment: 0.1, scale: 512}}",
+        "apex.rewards.terms.adaptive_length={assistant: 0.2, environment: 0.1, scale: 512}",
     ),
+    "untrained": ("apex.control=zero_advantages",),
 }
+"""One change each to the small run; ``untrained`` is where all of them start."""
+
+RUNS = ARMS | {name: (*SMALL, *changes) for name, changes in ABLATIONS.items()}
 SEEDS = (1, 2, 3)
 STEP_PARTS = ("training", "waiting for rollouts", "weight sync")
 TRIAL_PARTS = (
@@ -43,6 +69,7 @@ TRIAL_PARTS = (
     "trial: sandbox and world",
     "trial: verifier",
 )
+FIFTHS = ("first", "last")
 WALL = ("steps", *STEP_PARTS, *TRIAL_PARTS)
 """Sums of wall seconds: of the trainer's steps and their parts, and of the trials' parts."""
 CONTROLS = ("rewards_shuffled", "advantages_zeroed", "rewards_inverted")
@@ -57,7 +84,7 @@ def run_arm(arm: str, seed: int, out: Path, cores: Sequence[int], seconds: float
     command = [
         *("taskset", "-c", ",".join(map(str, cores))),
         *(sys.executable, "-m", "skyrl_apex_plugin.cli.main", "train", "--preset", "laptop"),
-        *("--run-dir", str(run_dir), f"trainer.seed={seed}", *ARMS[arm]),
+        *("--run-dir", str(run_dir), f"trainer.seed={seed}", *RUNS[arm]),
     ]
     begin = time.monotonic()
     with (out / f"{run_dir.name}.log").open("wb") as log:
@@ -78,10 +105,10 @@ def summary(run_dir: Path) -> dict[str, Any]:
     """What a run's record says, from its held-out evaluations and the ends of its training."""
     lines = map(json.loads, (run_dir / "trials.jsonl").read_text().splitlines())
     trials = [line for line in lines if line["event"] == "ended"]
-    evaluations: defaultdict[int, list[float]] = defaultdict(list)
+    evaluations: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
     for trial in trials:
         if trial["phase"] == "eval":
-            evaluations[trial["step"]].append(trial["score"] or 0.0)
+            evaluations[trial["step"]].append(trial)
     training = [trial for trial in trials if trial["phase"] == "train"]
     size = max(1, len(training) // 5)
     steps: list[dict[str, float]] = []
@@ -89,7 +116,11 @@ def summary(run_dir: Path) -> dict[str, Any]:
         steps.append(json.loads(line)["metrics"])
     finished = run_dir / "seconds.txt"
     return {
-        "heldout": {step: statistics.fmean(scores) for step, scores in sorted(evaluations.items())},
+        "heldout": {
+            step: statistics.fmean(trial["score"] or 0.0 for trial in evaluated)
+            for step, evaluated in sorted(evaluations.items())
+        },
+        "evaluated": _means(evaluations[max(evaluations)]),
         "first": _means(training[:size]),
         "last": _means(training[-size:]),
         "seconds": float(finished.read_text()) if finished.exists() else math.nan,
@@ -98,7 +129,7 @@ def summary(run_dir: Path) -> dict[str, Any]:
 
 
 def _means(trials: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Means over sampled training trials; "not completed" is a share of them."""
+    """Means over trials; "not completed" is a share of them."""
     calls = sum(trial["tool_calls"] for trial in trials)
     graded = [trial["reward"] for trial in trials if trial["reward"] is not None]
     return {
@@ -141,42 +172,61 @@ def spread(values: Sequence[float]) -> str:
 
 
 def table(study: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Markdown: an arm a row."""
-    names = ("reward", "turns", "tokens", "tool success", "not completed")
-    rows = [
-        f"| run | seeds | held-out before | after | {' | '.join(names)} |",
-        "|---|---|---|---|" + "---|" * len(names),
-    ]
+    """Markdown: the preset and its controls, an arm a row.
+
+    "First" and "last" are means over the first and the last fifth of the training trials.
+    """
+    names = ("reward", "tool success", "not completed", "turns", "tokens")
+    heads = ["run", "seeds", "held-out before", "after"]
+    heads += [f"{name}, {when}" for name in names for when in ("first", "last")]
+    rows = []
     for arm, runs in study.items():
+        if arm not in ARMS:
+            continue
         heldout = [list(run["heldout"].values()) for run in runs.values()]
-        cells = [
-            arm.replace("_", " "),
-            str(len(runs)),
-            spread([scores[0] for scores in heldout]),
-            spread([scores[-1] for scores in heldout]),
-            *(spread([run["last"][name] for run in runs.values()]) for name in names),
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+        cells = [spread([scores[0] for scores in heldout])]
+        cells += [spread([scores[-1] for scores in heldout])]
+        for name in names:
+            cells += [spread([run[when][name] for run in runs.values()]) for when in FIFTHS]
+        rows.append([arm, str(len(runs)), *cells])
+    return markdown(heads, rows)
+
+
+def ablation_table(study: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Markdown: sampled held-out trials after the small runs, an arm a row."""
+    names = ("reward", "pass rate", "turns", "tokens", "tool success")
+    rows = [
+        [arm, str(len(runs))]
+        + [spread([run["evaluated"][name] for run in runs.values()]) for name in names]
+        for arm, runs in study.items()
+        if arm in ABLATIONS
+    ]
+    return markdown(["small run", "seeds", *names], rows)
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; underscores in a row's name become spaces."""
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines += [f"| {' | '.join([row[0].replace('_', ' '), *row[1:]])} |" for row in rows]
+    return "\n".join(lines) + "\n"
 
 
 def wall_table(study: dict[str, dict[str, dict[str, Any]]]) -> str:
     """Markdown: where the wall time of the steps and that of the trials went, an arm a row."""
-    heads = [*STEP_PARTS, *(name.removeprefix("trial: ") for name in TRIAL_PARTS)]
-    rows = [f"| run | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
+    heads = ["run", *STEP_PARTS, *(name.removeprefix("trial: ") for name in TRIAL_PARTS)]
+    rows = []
     for arm, runs in study.items():
         walls = [run["wall"] for run in runs.values()]
         trial = [sum(wall[name] for name in TRIAL_PARTS) for wall in walls]
-        cells = [
+        shares = [
             statistics.fmean(wall[name] / wall["steps"] for wall in walls) for name in STEP_PARTS
         ]
-        cells += [
+        shares += [
             statistics.fmean(wall[name] / whole for wall, whole in zip(walls, trial, strict=True))
             for name in TRIAL_PARTS
         ]
-        cells_shown = " | ".join(f"{cell:.1%}" for cell in cells)
-        rows.append(f"| {arm.replace('_', ' ')} | {cells_shown} |")
-    return "\n".join(rows) + "\n"
+        rows.append([arm, *(f"{share:.1%}" for share in shares)])
+    return markdown(heads, rows)
 
 
 def draw(study: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
@@ -200,7 +250,7 @@ def draw(study: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    pairs = [f"{arm}:{seed}" for seed in SEEDS for arm in ARMS]
+    pairs = [f"{arm}:{seed}" for seed in SEEDS for arm in RUNS]
     parser.add_argument("--jobs", nargs="*", default=pairs, choices=pairs, metavar="ARM:SEED")
     parser.add_argument("--seconds", type=float, default=1800, help="limit of a run")
     args = parser.parse_args()
@@ -229,12 +279,12 @@ def main() -> None:
     for thread in threads:
         thread.join()
     study: dict[str, dict[str, Any]] = {}
-    for arm in ARMS:
+    for arm in RUNS:
         ended = sorted(out.glob(f"{arm}-[0-9]/seconds.txt"))
         if ended:
             study[arm] = {p.parent.name.rpartition("-")[2]: summary(p.parent) for p in ended}
     (out / "study.json").write_text(json.dumps(study, indent=1) + "\n")
-    shown = f"{table(study)}\n{wall_table(study)}"
+    shown = "\n".join((table(study), ablation_table(study), wall_table(study)))
     (out / "table.md").write_text(shown)
     draw(study, out / "learning.svg")
     print(shown)
