@@ -23,13 +23,15 @@ REPORT_EVERY = 20
 @click.option("--seed", default=0, show_default=True)
 @click.option("--steps", default=WarmUp().steps, show_default=True, help="Warm-up steps.")
 @click.option("--threads", default=2, show_default=True, help="Threads of torch.")
-def main(out: Path, seed: int, steps: int, threads: int) -> None:
+@click.option("--device", default="cpu", show_default=True, help="Device of torch.")
+def main(out: Path, seed: int, steps: int, threads: int, device: str) -> None:
     """Write a Qwen3 checkpoint of about 2M parameters with its tokenizer to OUT."""
     import torch
 
     torch.set_num_threads(threads)
     tokenizer = train_tokenizer(islice(demonstrations(f"{seed}/merges"), MERGE_DEMONSTRATIONS))
     model = new_model(len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id, seed)
+    model.to(device)  # type: ignore[arg-type]
     click.echo(f"{sum(weight.numel() for weight in model.parameters())} parameters")
     started, recent = time.monotonic(), [0.0] * REPORT_EVERY
 
@@ -42,7 +44,7 @@ def main(out: Path, seed: int, steps: int, threads: int) -> None:
     shown = demonstrations(f"{seed}/warm-up")
     settings = WarmUp(steps=steps, bare_steps=min(WarmUp().bare_steps, steps))
     warm_up(model, Dialect(tokenizer), shown, settings, report)
-    model.save_pretrained(out)
+    model.to("cpu").save_pretrained(out)  # type: ignore[arg-type]
     tokenizer.save_pretrained(out)
 
 

@@ -53,7 +53,7 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "rollout_is": ("trainer.algorithm.policy_loss_type=rollout_is",),
     "asked_to_check": ("apex.agent.extra_prompt=Check with the tools before you answer.",),
     "length_penalty": (
-        "apex.rewards.terms.adaptive_length={assistant: 0.2, environment: 0.1, scale: 512}",
+        "apex.rewards.terms.adaptive_length={assistant: 0.2, environment: 0.1, scale: 64}",
     ),
     "untrained": ("apex.control=zero_advantages",),
 }
@@ -129,15 +129,17 @@ def summary(run_dir: Path) -> dict[str, Any]:
 
 
 def _means(trials: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Means over trials; "not completed" is a share of them."""
+    """Means over trials; "not completed" is a share of them, "failed calls" a count for each."""
     calls = sum(trial["tool_calls"] for trial in trials)
+    good = sum(trial["tool_calls_ok"] for trial in trials)
     graded = [trial["reward"] for trial in trials if trial["reward"] is not None]
     return {
         "pass rate": statistics.fmean(trial["score"] or 0.0 for trial in trials),
         "reward": statistics.fmean(graded),
         "turns": statistics.fmean(trial["turns"] for trial in trials),
         "tokens": statistics.fmean(trial["tokens"] for trial in trials),
-        "tool success": sum(trial["tool_calls_ok"] for trial in trials) / max(1, calls),
+        "tool success": good / max(1, calls),
+        "failed calls": (calls - good) / len(trials),
         "not completed": statistics.fmean(trial["outcome"] != "complete" for trial in trials),
     }
 
@@ -176,7 +178,7 @@ def table(study: dict[str, dict[str, dict[str, Any]]]) -> str:
 
     "First" and "last" are means over the first and the last fifth of the training trials.
     """
-    names = ("reward", "tool success", "not completed", "turns", "tokens")
+    names = ("pass rate", "reward", "tool success", "failed calls", "not completed", "turns")
     heads = ["run", "seeds", "held-out before", "after"]
     heads += [f"{name}, {when}" for name in names for when in ("first", "last")]
     rows = []

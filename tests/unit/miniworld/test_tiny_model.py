@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,3 +121,24 @@ def test_a_step_of_warm_up_lowers_the_loss(dialect: Dialect, tokenizer: Any) -> 
     warm_up(model, dialect, demonstrations("loss"), settings, lambda _, loss: losses.append(loss))
     assert len(losses) == 12
     assert sum(losses[-3:]) < sum(losses[:3])
+
+
+def test_the_command_writes_a_checkpoint_that_loads(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from skyrl_apex_miniworld.tiny_model.__main__ import main
+
+    result = CliRunner().invoke(main, [str(tmp_path), "--steps", "1", "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    made = AutoTokenizer.from_pretrained(tmp_path)
+    assert made.get_vocab() == AutoTokenizer.from_pretrained(checkpoint()).get_vocab()
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).config.vocab_size >= len(made)
+
+
+def test_demonstrations_end_after_two_errors_at_most() -> None:
+    for shown in islice(demonstrations("errors"), 500):
+        errors = sum('"error"' in (turn.observation or "") for turn in shown.turns)
+        assert errors <= 2
+        assert errors < 2 or not shown.system
+        assert shown.turns[-1].call is None
