@@ -87,6 +87,7 @@ def _launch(
     try:
         given = read_env_file(env_file) if env_file else {}
         run_dir = _run_dir(run_dir)
+        model = _model(model)
         arguments = [*_preset_arguments(purpose, preset, tasks, model, run_dir), *settings]
     except (PresetError, ValueError) as error:
         raise click.ClickException(str(error)) from error
@@ -128,6 +129,20 @@ def _run_dir(given: Path | None) -> Path:
     from skyrl_apex_plugin.rollout.record import new_run_dir
 
     return (given or new_run_dir(Path("runs"))).resolve()
+
+
+def _model(given: str | None) -> str | None:
+    """A name of the Hugging Face Hub as it is; a path, which must exist, in full.
+
+    Raises ``ValueError`` for a missing path. Without this, the model library would take it for a
+    name and complain of its form, after Ray has started.
+    """
+    if given is None or (given.count("/") <= 1 and not given.startswith(("/", ".", "~"))):
+        return given
+    path = Path(given).expanduser().resolve()
+    if not path.is_dir():
+        raise ValueError(f"--model {given}: there is no such directory")
+    return str(path)
 
 
 def _shim_is_on() -> bool:
