@@ -31,6 +31,7 @@ class Contract:
 
     file_name: str
     number: int
+    """Four digits in the mail that announces the contract; no fee, but it looks like one."""
     client: str
     fee: int
     draft_fee: int

@@ -29,7 +29,8 @@ class WarmUp:
     """All steps."""
     batch: int = 96
     group: int = 24
-    """Most demonstrations in one pass."""
+    """Most demonstrations in one pass; changes speed and rounding only (96 where the checkpoint was
+    made, on a GPU)."""
     learning_rate: float = 1.5e-3
     warm_up_steps: int = 50
     weight_decay: float = 0.05

@@ -69,9 +69,10 @@ TRIAL_PARTS = (
     "trial: sandbox and world",
     "trial: verifier",
 )
-FIFTHS = ("first", "last")
 WALL = ("steps", *STEP_PARTS, *TRIAL_PARTS)
 """Sums of wall seconds: of the trainer's steps and their parts, and of the trials' parts."""
+FIFTHS = ("first", "last")
+"""Of a run's training trials, as keys of its summary."""
 CONTROLS = ("rewards_shuffled", "advantages_zeroed", "rewards_inverted")
 
 
@@ -174,13 +175,10 @@ def spread(values: Sequence[float]) -> str:
 
 
 def table(study: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Markdown: the preset and its controls, an arm a row.
-
-    "First" and "last" are means over the first and the last fifth of the training trials.
-    """
+    """Markdown: the preset and its controls, an arm a row, with means over :data:`FIFTHS`."""
     names = ("pass rate", "reward", "tool success", "failed calls", "not completed", "turns")
     heads = ["run", "seeds", "held-out before", "after"]
-    heads += [f"{name}, {when}" for name in names for when in ("first", "last")]
+    heads += [f"{name}, {when}" for name in names for when in FIFTHS]
     rows = []
     for arm, runs in study.items():
         if arm not in ARMS:
