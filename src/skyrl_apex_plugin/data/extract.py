@@ -156,14 +156,15 @@ def _unpacked(rows: Iterator[Row], out: Path, limits: Limits, workers: int) -> I
         return
     pool = ProcessPoolExecutor(
         workers,
-        mp_context=multiprocessing.get_context("forkserver"),
+        mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
         initargs=(out,),
     )
     waiting: deque[tuple[list[Row], Future[list[Outcome]]]] = deque()
     try:
         for batch in _batches(rows):
-            waiting.append((batch, pool.submit(_unpack_batch, batch, out, limits)))
+            with _interrupts_held():  # submit() starts the workers, one by one
+                waiting.append((batch, pool.submit(_unpack_batch, batch, out, limits)))
             if len(waiting) > 2 * workers:
                 yield from _outcomes(*waiting.popleft())
         while waiting:
@@ -171,6 +172,30 @@ def _unpacked(rows: Iterator[Row], out: Path, limits: Limits, workers: int) -> I
     finally:
         # Only what is being unpacked is waited for: after a fault the rest is not wanted.
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Processes that start in here are born with SIGINT blocked, and it waits here till the end.
+
+    A terminal's Ctrl-C reaches every process, and the parent alone answers it: a worker would die
+    of it before :func:`_start_worker`, and a parent that left the start of one half-way would
+    leave it without its first message; either ends with a traceback.
+    """
+    held: list[int] = []
+    # Only the main thread runs Python's handlers, and only it may set them.
+    here = threading.current_thread() is threading.main_thread()
+    here = here and signal.getsignal(signal.SIGINT) is not None  # None: not Python's to give back
+    before = signal.signal(signal.SIGINT, lambda number, _: held.append(number)) if here else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if here:
+            signal.signal(signal.SIGINT, before)
+        if held:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
@@ -297,8 +322,7 @@ _held: list[IO[str]] = []
 
 def _start_worker(out: Path) -> None:
     """Share the lock for as long as this worker lives, which is no longer than its parent."""
-    # A terminal's Ctrl-C reaches every process; the parent alone answers it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # blocked till now, see _interrupts_held
     _held.append(_open_lock(out))
     fcntl.flock(_held[-1], fcntl.LOCK_SH)
     parent = multiprocessing.parent_process()
