@@ -59,7 +59,7 @@ test: setup lint
 	$(PYTEST) -q -m "not full and not benchmark" $(WHOLE_RUNS)
 
 test-full: setup lint $(SKYRL04)
-	$(PYTEST) -q
+	$(PYTEST) -q --hypothesis-profile search
 
 lint: $(VENV)
 	.venv/bin/ruff check .

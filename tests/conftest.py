@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+# The same examples in every run, and no limit that a busy machine can break; `make test-full` looks
+# for new ones.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None)
+settings.load_profile("repeatable")
 # A shell starts its background jobs with interrupts ignored, and every child would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

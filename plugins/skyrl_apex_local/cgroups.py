@@ -107,8 +107,10 @@ def without_sandbox(root: Path = ROOT) -> list[Path]:
         try:
             if path.stat().st_mtime < long_ago and not (path / "cgroup.procs").read_text():
                 found.append(path)
-        except FileNotFoundError:
-            continue  # its sandbox ended meanwhile
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
+            # its sandbox ended meanwhile: the files of a group go before its directory
     return found
 
 
@@ -119,6 +121,8 @@ def remove(paths: tuple[str, ...], patience_sec: float = 2.0) -> None:
         while os.path.isdir(path):
             try:
                 os.rmdir(path)
+            except FileNotFoundError:
+                break  # somebody else has removed it
             except OSError as error:
                 if error.errno != errno.EBUSY or time.monotonic() > deadline:
                     raise

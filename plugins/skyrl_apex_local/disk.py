@@ -29,10 +29,7 @@ def used_bytes(directory: Path) -> int:
 
 
 async def watch(
-    directory: Path,
-    limit_bytes: int,
-    on_exceeded: Callable[[int], Awaitable[None]],
-    interval_sec: float = INTERVAL_SEC,
+    directory: Path, limit_bytes: int, on_exceeded: Callable[[int], Awaitable[None]]
 ) -> None:
     """Call ``on_exceeded(used)`` once when the directory holds more than the limit.
 
@@ -43,4 +40,4 @@ async def watch(
         used = await asyncio.to_thread(used_bytes, directory)
         if used > limit_bytes:
             return await on_exceeded(used)
-        await asyncio.sleep(interval_sec)
+        await asyncio.sleep(INTERVAL_SEC)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import socket
 import subprocess
 import sys
 import tarfile
@@ -17,6 +16,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from tests.ports import free_port
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,7 @@ class start:
     """Context of a gateway process of the sample world; enters with its URL."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port = listener.getsockname()[1]
+        port = free_port()
         self._url = f"http://127.0.0.1:{port}"
         self._settings = {
             "MINIWORLD_HOST": "127.0.0.1",

@@ -22,6 +22,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
@@ -154,6 +155,8 @@ def _unpacked(rows: Iterator[Row], out: Path, limits: Limits, workers: int) -> I
         for row in rows:
             yield from _unpack_batch([row], out, limits)
         return
+    # Started before the workers, since its start unblocks SIGINT (see _interrupts_held).
+    resource_tracker.ensure_running()
     pool = ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("spawn"),

@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
         embedded_mode = is_embedded(cfg)
     validate_generator_cfg(cfg)
     initialize_ray(cfg, env_vars=env_vars, embedded_mode=embedded_mode)
-    metrics = run_to_the_end(evaluation_entrypoint.remote(cfg, generator))
+    metrics = run_to_the_end(evaluation_entrypoint, cfg, generator)
     print(evaluation_report(metrics))
 
 

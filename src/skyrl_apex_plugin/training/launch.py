@@ -45,11 +45,9 @@ def run_child(
                     return child.wait(poll_seconds)
                 except subprocess.TimeoutExpired:
                     watch()
-        except BaseException:
+        finally:
             with undisturbed():
                 stop_group(child)
-            raise
-        finally:
             watch()
 
 
@@ -57,12 +55,19 @@ def run_child(
 def interruptible() -> Iterator[None]:
     """Ctrl-C and SIGTERM raise ``KeyboardInterrupt`` inside the block: all ends take one way.
 
+    The first one only, so that no second one cuts off what its ``except`` and ``finally`` do.
+
     Also where a shell started this process in the background with SIGINT ignored: a child would
     inherit that, and could not be asked to end its trials.
     """
 
+    interrupted = False
+
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
+            raise KeyboardInterrupt
 
     before = {number: signal.signal(number, interrupt) for number in ENDING}
     try:

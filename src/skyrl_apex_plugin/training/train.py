@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     env_vars = prepare(cfg)
     embedded_mode = isinstance(cfg, ApexTrainConfig) and is_embedded(cfg)
     initialize_ray(cfg, env_vars=env_vars, embedded_mode=embedded_mode)
-    run_to_the_end(experiment_entrypoint.remote(cfg, generator))
+    run_to_the_end(experiment_entrypoint, cfg, generator)
 
 
 def prepare(cfg: Any) -> dict[str, str]:

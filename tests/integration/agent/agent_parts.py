@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 import httpx
 from harbor.models.agent.context import AgentContext
+from tests.ports import free_port
 
 from skyrl_apex_plugin.agent.agent import ArchipelagoAgent
 from skyrl_apex_plugin.agent.record import TrialOutcome, read_outcome
@@ -170,9 +170,7 @@ def make_tokenizer(path: Path) -> Path:
 @contextlib.contextmanager
 def served(script: str, *options: str, ready: str = "/health") -> Iterator[int]:
     """Run a script of this folder as an HTTP server on a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     # The client under test may be of another mcp release, put in front by PYTHONPATH.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     process = subprocess.Popen(

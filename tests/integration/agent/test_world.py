@@ -150,7 +150,7 @@ async def test_a_ready_gateway_is_noticed_at_once(sandboxes: Sandboxes) -> None:
     await world(environment, task).start()
     noticed = time.monotonic()
     await watching
-    assert noticed - ready[0] < 0.3
+    assert noticed - ready[0] < 1.0, "looked every 0.25 s at most, beside a look at the process"
 
 
 async def test_a_world_that_ends_is_an_error_with_its_log_and_no_secret(

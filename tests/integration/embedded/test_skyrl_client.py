@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import httpx
 import pytest
 import torch
 from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import (
     RemoteInferenceClient,
 )
 from skyrl.backends.skyrl_train.weight_sync import BroadcastInitInfo
+from tests.ports import free_port
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from skyrl_apex_plugin.embedded.launch import EngineHandle
@@ -32,6 +34,12 @@ async def client(engine: EngineHandle, checkpoint: Path) -> AsyncIterator[Any]:
     )
     yield client
     await client.teardown()
+
+
+async def sampled_tokens(engine: EngineHandle) -> int:
+    async with httpx.AsyncClient() as http:
+        count: int = (await http.get(f"{engine.url}/stats")).json()["sampled_tokens"]
+        return count
 
 
 def params(**changes: Any) -> dict[str, Any]:
@@ -95,15 +103,22 @@ async def test_errors_reach_the_caller_with_the_engines_words(client: Any) -> No
 
 
 @pytest.mark.parametrize("mode", ["keep", "abort", "wait"])
-async def test_pause_and_resume(client: Any, mode: str) -> None:
+async def test_pause_and_resume(client: Any, engine: EngineHandle, mode: str) -> None:
     long = {"prompt_token_ids": [[9, 9]], "sampling_params": params(max_tokens=400, min_tokens=400)}
+    before = await sampled_tokens(engine)
     running = asyncio.create_task(client.generate(long))
-    await asyncio.sleep(0.1)
+    while await sampled_tokens(engine) == before:
+        pass
     await client.pause(mode)
     late = asyncio.create_task(client.generate({**long, "sampling_params": params()}))
-    done, _ = await asyncio.wait({running, late}, timeout=0.2)
-    assert late not in done
-    assert (running in done) == (mode != "keep")
+    if mode == "keep":
+        frozen = await sampled_tokens(engine)
+        await asyncio.wait({running, late}, timeout=0.2)
+        assert await sampled_tokens(engine) == frozen and not running.done()
+    else:
+        await asyncio.wait({running}, timeout=60)
+        assert running.done()
+    assert not late.done()
     await client.resume()
     await late
     output = await running
@@ -146,11 +161,8 @@ async def test_weights_arrive_over_gloo_while_requests_run(client: Any, checkpoi
 
 
 async def join(client: Any) -> TransferGroup:
-    import socket
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     info = BroadcastInitInfo(
         master_addr="127.0.0.1",
         master_port=port,

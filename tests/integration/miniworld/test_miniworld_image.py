@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.ports import free_port
 
 from skyrl_apex_miniworld.build import Built, build
 
@@ -27,9 +27,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @contextmanager
 def started(built: Built, slug: str, folder: Path, **settings: str) -> Iterator[str]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     environment = {
         **os.environ,
         "MINIWORLD_IMAGE": str(built.image_directory / "app"),

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -311,14 +311,16 @@ async def test_a_sandbox_that_was_full_of_processes_serves_again(tmp_path: Path)
 async def test_disk_limit_stops_one_large_file_and_ends_many_small_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyrl_apex_local.disk.INTERVAL_SEC", 0.2)
-    async with local(tmp_path, storage_mb=8).running() as environment:
+    monkeypatch.setattr("skyrl_apex_local.disk.INTERVAL_SEC", 3600)
+    async with local(tmp_path / "one", storage_mb=8).running() as environment:
         one = await environment.exec("head -c 20M /dev/zero > /filesystem/large")
         assert one.return_code != 0
+        assert int(await output_of(environment, "stat -c %s /filesystem/large")) == 8 * 2**20
+    monkeypatch.setattr("skyrl_apex_local.disk.INTERVAL_SEC", 0.2)
+    async with local(tmp_path / "many", storage_mb=8).running() as environment:
         with pytest.raises(RuntimeError, match="8 MB that the task allows"):
             await environment.exec(
-                "rm /filesystem/large; for i in 1 2 3 4 5; do "
-                "head -c 3M /dev/zero > /filesystem/$i; done; sleep 30"
+                "for i in 1 2 3 4 5; do head -c 3M /dev/zero > /filesystem/$i; done; sleep 30"
             )
 
 
@@ -382,36 +384,44 @@ async def test_allow_list_lets_listed_hosts_through_and_follows_policy_changes(
         assert server.connections == 2
 
 
-STREAMING = (
-    "import http.server, time\n"
-    "class H(http.server.BaseHTTPRequestHandler):\n"
-    "    protocol_version = 'HTTP/1.1'\n"
-    "    def do_GET(self):\n"
-    "        self.send_response(200); self.send_header('Transfer-Encoding', 'chunked')\n"
-    "        self.end_headers()\n"
-    "        for i in range(3):\n"
-    "            self.wfile.write(b'1\\r\\n%d\\r\\n' % i); self.wfile.flush(); time.sleep(0.4)\n"
-    "        self.wfile.write(b'0\\r\\n\\r\\n')\n"
-    "http.server.ThreadingHTTPServer(('127.0.0.1', 8000), H).serve_forever()\n"
-)
+STREAMING = """
+import http.server, threading
+asked_for_more = threading.Semaphore(0)
+class H(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_GET(self):
+        if self.path == '/more':
+            asked_for_more.release()
+            return self.send_response(204) or self.end_headers()
+        self.send_response(200); self.send_header('Transfer-Encoding', 'chunked')
+        self.end_headers()
+        for i in range(3):
+            self.wfile.write(b'1\\r\\n%d\\r\\n' % i); self.wfile.flush()
+            asked_for_more.acquire()
+        self.wfile.write(b'0\\r\\n\\r\\n')
+http.server.ThreadingHTTPServer(('127.0.0.1', 8000), H).serve_forever()
+"""
 
 
 async def test_a_tunnel_passes_pieces_on_as_they_come(tmp_path: Path) -> None:
+    """The server sends the next piece only after the one before has arrived here."""
     (tmp_path / "server.py").write_text(STREAMING)
     async with local(tmp_path).running() as environment:
         await environment.upload_file(source_path=tmp_path / "server.py", target_path="/tmp/s.py")
         await output_of(environment, "$APEX_PYTHON /tmp/s.py >/dev/null 2>&1 &")
         url = await environment.get_tunnel_url(8000)  # type: ignore[attr-defined]
-        arrivals: list[float] = []
+        pieces = []
         async with httpx.AsyncClient(timeout=10) as client:
-            for _ in range(50):
+            for _ in range(300):
                 try:
                     async with client.stream("GET", url) as answer:
-                        arrivals = [time.monotonic() async for _ in answer.aiter_raw()]
+                        async for piece in answer.aiter_raw():
+                            pieces.append(piece)
+                            await client.get(f"{url}/more")
                     break
-                except httpx.HTTPError:
+                except (httpx.ConnectError, httpx.RemoteProtocolError):
                     await asyncio.sleep(0.1)
-        assert arrivals[-1] - arrivals[0] > 0.6, "the pieces came all at once"
+        assert b"".join(pieces) == b"012"
 
 
 def command_lines() -> str:
@@ -431,7 +441,7 @@ from local_maker import local
 async def main():
     environment = local(Path(sys.argv[1])).make()
     await environment.start(force_build=False)
-    await environment.exec("setsid sleep 4242 >/dev/null 2>&1 &")
+    await environment.exec(f"setsid sleep {sys.argv[2]} >/dev/null 2>&1 &")
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
@@ -440,14 +450,19 @@ asyncio.run(main())
 
 async def test_a_killed_run_leaves_no_process_and_its_files_are_reaped(tmp_path: Path) -> None:
     here = Path(__file__).parent
+    # The processes of the whole machine are looked at: a number of this run's own.
+    seconds = str(random.randrange(10**6, 10**7))
     async with local(tmp_path).running():
         killed = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", KILLED, str(tmp_path / "k")),
+            *(sys.executable, "-c", KILLED, str(tmp_path / "k"), seconds),
             env={**os.environ, "PYTHONPATH": str(here)},
         )
         assert await killed.wait() == -9
-        await asyncio.sleep(0.5)
-        assert "sleep 4242" not in command_lines()
+        for _ in range(100):
+            if f"sleep {seconds}" not in command_lines():
+                break
+            await asyncio.sleep(0.1)
+        assert f"sleep {seconds}" not in command_lines()
         [killed_one] = [
             each for each in await LocalEnvironment.leftovers() if "owner" in each.description
         ]

@@ -99,7 +99,7 @@ def test_switched_off_stock_skyrl_ignores_a_leading_name_and_rejects_a_trailing_
 
 RAY = """
 import json, ray
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
 
 @ray.remote
 def seen():

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_port
 
 from skyrl_apex_plugin.tito.logprob_gate import LogprobMismatch, compare_logprobs
 
@@ -101,9 +101,7 @@ def server(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
     scratch = tmp_path_factory.mktemp("tinker")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     backend = {"max_lora_adapters": 2, "max_lora_rank": 1, "sample_max_num_sequences": 1}
     command = ["uv", "run", *EXTRAS, "-m", "skyrl.tinker.api", "--base-model", str(checkpoint)]
     command += ["--backend-config", json.dumps(backend), "--host", "127.0.0.1"]

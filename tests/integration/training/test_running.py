@@ -34,7 +34,7 @@ def experiment():
         (folder / "cleaned").touch()
 
 ray.init(address="local", num_cpus=1, include_dashboard=False)
-run_to_the_end(experiment.remote())
+run_to_the_end(experiment)
 """
 
 

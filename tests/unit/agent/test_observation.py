@@ -86,7 +86,7 @@ def test_a_structured_application_error_counts_too() -> None:
 def test_five_megabytes_of_one_line_are_quick() -> None:
     import time
 
-    started = time.perf_counter()
+    started = time.process_time()
     rendered = render([text('{"a": "' + "x" * 5_000_000 + '"}')])
     assert len(rendered.text) > 5_000_000
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5

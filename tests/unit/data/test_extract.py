@@ -243,9 +243,9 @@ def test_archives_that_are_not_binary_are_a_fault_of_the_shard(tmp_path: Path, k
 
 
 def test_a_damaged_shard_is_named_wherever_it_is_damaged(tmp_path: Path) -> None:
-    rows = [(f"t{number}", archive(("x", os.urandom(500)))) for number in range(30)]
-    whole = shard(tmp_path / "s.parquet", rows).read_bytes()
     rng = random.Random(5)
+    rows = [(f"t{number}", archive(("x", rng.randbytes(500)))) for number in range(30)]
+    whole = shard(tmp_path / "s.parquet", rows).read_bytes()
     named = 0
     for _ in range(60):
         damaged = bytearray(whole)
@@ -297,6 +297,7 @@ def test_an_interruption_is_one_line(tmp_path: Path) -> None:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         # multiprocessing's own tracker of resources starts before the workers.
         while len(children.read_text().split()) < 2 + attempt % 2:
+            assert process.poll() is None, process.communicate()
             time.sleep(0.001)
         time.sleep(rng.uniform(0, 0.08))
         os.killpg(process.pid, signal.SIGINT)
@@ -427,7 +428,7 @@ def tree(root: Path) -> dict[str, bytes]:
 
 def test_killed_at_random_and_resumed_the_result_is_byte_identical(tmp_path: Path) -> None:
     """Ten kills of the parent alone, its workers left to themselves; then one whole run."""
-    source = many(tmp_path / "s.parquet", tasks=400, files=5)
+    source = many(tmp_path / "s.parquet", tasks=1500, files=5)
     assert run("extract", source, tmp_path / "whole", "--workers", 2).exit_code == 0
     expected = tree(tmp_path / "whole")
     out = tmp_path / "out"
@@ -440,7 +441,7 @@ def test_killed_at_random_and_resumed_the_result_is_byte_identical(tmp_path: Pat
             stderr=subprocess.DEVNULL,
         )
         _wait_for_tasks(out, process, more=rng.randrange(1, 8))
-        time.sleep(rng.uniform(0, 0.05))
+        time.sleep(rng.uniform(0, 0.02))
         killed += process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -97,9 +97,10 @@ def test_trajectory_page_shows_tokens_with_mask_and_shading(
     report: Path, tmp_path: Path, run_dir: Path
 ) -> None:
     name = _page_of(report, run_dir, outcome="complete")
-    script = (
-        "setTimeout(() => document.querySelectorAll('details').forEach((d) => d.open = true), 500)"
-    )
+    script = """
+      new MutationObserver(() => document.querySelectorAll("details").forEach((d) => d.open = true))
+        .observe($("page"), { childList: true });
+    """
     dom = chromium(report, tmp_path, f"#{name}", script)
     assert "<h2>Verdict</h2>" in dom and "★ States the total" in dom
     assert "<h2>Reward</h2>" in dom and "<h2>Final answer</h2>" in dom

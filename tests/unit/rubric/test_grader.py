@@ -15,7 +15,7 @@ from skyrl_apex_rubric.endpoint import Reply, TransientFault
 from skyrl_apex_rubric.grader import RubricGrader
 from skyrl_apex_rubric.judge import Judge, JudgeFailed, Patience, Usage
 
-QUICK = {"tries": 3, "timeout": 0.3, "deadline": 2.0, "first_wait": 0.01, "longest_wait": 0.02}
+QUICK = {"tries": 3, "timeout": 30.0, "deadline": 60.0, "first_wait": 0.01, "longest_wait": 0.02}
 
 
 def grader(judge: Any, **settings: Any) -> RubricGrader:

@@ -59,7 +59,7 @@ async def test_too_many_pauses_everybody_and_is_tried_again() -> None:
     gaps = [
         later - earlier for earlier, later in zip(backend.starts, backend.starts[1:], strict=False)
     ]
-    assert sum(gap >= 0.1 for gap in gaps) == 2
+    assert len(gaps) == 4 and all(gap >= 0.1 for gap in gaps[:2])
 
 
 async def test_attempts_end_with_the_backends_own_error() -> None:

@@ -18,8 +18,8 @@ from skyrl_apex_plugin.training.launch import run_child
 FAMILY = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-print(child.pid, flush=True)
 try:
+    print(child.pid, flush=True)
     time.sleep(600)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -59,9 +59,8 @@ def test_a_killed_parent_takes_the_child_along(tmp_path: Path) -> None:
         time.sleep(0.05)
     parent.kill()
     parent.wait()
-    child = Path("/proc", log.read_text().strip())
     for _ in range(100):
-        if not child.exists() or "\nState:\tZ" in (child / "status").read_text():
+        if not _runs(int(log.read_text())):
             return
         time.sleep(0.05)
     pytest.fail("the child outlived its parent")
@@ -104,12 +103,15 @@ def test_a_child_started_where_interrupts_are_ignored_can_be_interrupted(tmp_pat
 
 
 SLOW = """
-import time
-print("ready", flush=True)
+import sys, time
+from pathlib import Path
 try:
+    print("ready", flush=True)
     time.sleep(600)
 except KeyboardInterrupt:
-    time.sleep(1.5)
+    print("ending", flush=True)
+    while not Path(sys.argv[1]).exists():
+        time.sleep(0.05)
     print("ended its trials", flush=True)
 """
 
@@ -119,22 +121,23 @@ def test_a_second_interrupt_does_not_end_the_clean_up(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
 
     def interrupt_twice() -> None:
-        while not log.exists() or not log.read_text().strip():
-            time.sleep(0.05)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number, said in ((signal.SIGTERM, "ready"), (signal.SIGINT, "ending")):
+            while not log.exists() or said not in log.read_text().split("\n"):
+                time.sleep(0.05)
             os.kill(os.getpid(), number)
-            time.sleep(0.5)
+        time.sleep(0.5)
+        (tmp_path / "told").touch()
 
     threading.Thread(target=interrupt_twice, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         run_child(
-            [sys.executable, "-c", SLOW],
+            [sys.executable, "-c", SLOW, str(tmp_path / "told")],
             env=dict(os.environ),
             log=log,
             watch=lambda: None,
             poll_seconds=0.05,
         )
-    assert log.read_text().splitlines() == ["ready", "ended its trials"]
+    assert log.read_text().splitlines() == ["ready", "ending", "ended its trials"]
 
 
 def _runs(pid: int) -> bool:
