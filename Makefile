@@ -51,9 +51,10 @@ learn: bubblewrap $(VENV)
 	.venv/bin/skyrl-apex eval --preset laptop-eval --run-dir $(LEARN)/sampled-after \
 		--model $$(ls -d $(LEARN)/training/export/global_step_*/policy | tail -n 1)
 
-# Tests that start whole runs have the cores to themselves. Benchmarks need a quiet machine, so they
-# belong to test-full.
-WHOLE_RUNS := tests/e2e tests/integration/embedded tests/integration/sandboxes
+# Tests that start whole runs or a Ray of their own have the cores to themselves. Benchmarks need a
+# quiet machine, so they belong to test-full.
+WHOLE_RUNS := tests/e2e tests/integration/embedded tests/integration/sandboxes \
+	tests/integration/rollout/test_ray_runner.py tests/integration/training/test_running.py
 test: setup lint
 	$(PYTEST) -q -m "not full and not benchmark" -n 2 --dist worksteal $(WHOLE_RUNS:%=--ignore %)
 	$(PYTEST) -q -m "not full and not benchmark" $(WHOLE_RUNS)
