@@ -185,19 +185,20 @@ def _interrupts_held() -> Iterator[None]:
     of it before :func:`_start_worker`, and a parent that left the start of one half-way would
     leave it without its first message; either ends with a traceback.
     """
-    held: list[int] = []
+    caught: list[int] = []
+    before = signal.getsignal(signal.SIGINT)  # None: not Python's, which could not give it back
     # Only the main thread runs Python's handlers, and only it may set them.
-    here = threading.current_thread() is threading.main_thread()
-    here = here and signal.getsignal(signal.SIGINT) is not None  # None: not Python's to give back
-    before = signal.signal(signal.SIGINT, lambda number, _: held.append(number)) if here else None
+    ours = before is not None and threading.current_thread() is threading.main_thread()
+    if ours:
+        signal.signal(signal.SIGINT, lambda number, _: caught.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if here:
+        if ours:
             signal.signal(signal.SIGINT, before)
-        if held:
+        if caught:
             signal.raise_signal(signal.SIGINT)
 
 

@@ -283,12 +283,13 @@ def test_a_disk_that_takes_nothing_stops_with_one_line(
 
 
 def test_an_interruption_is_one_line(tmp_path: Path) -> None:
-    """As a terminal does it: the signal reaches the workers too, here also while they start."""
+    """As a terminal does it: the signal reaches the workers too, while they start and at work."""
     rng = random.Random(3)
     source = many(tmp_path / "s.parquet", tasks=2000, files=5)
-    for attempt in range(6):
+    for attempt in range(7):
+        out = tmp_path / f"{attempt}"
         process = subprocess.Popen(
-            [*EXTRACT, str(source), str(tmp_path / f"{attempt}"), "--workers", "2"],
+            [*EXTRACT, str(source), str(out), "--workers", "2"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -300,6 +301,8 @@ def test_an_interruption_is_one_line(tmp_path: Path) -> None:
             assert process.poll() is None, process.communicate()
             time.sleep(0.001)
         time.sleep(rng.uniform(0, 0.08))
+        if attempt == 6:
+            _wait_for_tasks(out, process, more=20)
         os.killpg(process.pid, signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
         assert stderr == "interrupted; run the same command again to go on\n"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from skyrl_apex_local.cgroups import Limits, create, without_sandbox
+from skyrl_apex_local.cgroups import Limits, create, remove, without_sandbox
 
 LIMITS = Limits(memory_bytes=64 * 2**20, cpus=1.5, processes=50)
 
@@ -87,3 +88,34 @@ def test_groups_whose_sandbox_is_gone_are_found_and_used_or_new_ones_are_not(
         if name != "new":
             os.utime(group, (1, 1))
     assert [path.name for path in without_sandbox(tmp_path)] == ["sandbox-old"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
+def test_a_group_that_ends_while_it_is_looked_at_is_passed_over(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version1(tmp_path, "pids")
+    (path,) = create("sandbox-ending", Limits(processes=5), tmp_path).paths
+    os.utime(path, (0, 0))
+
+    def gone(self: Path) -> str:
+        raise OSError(number, os.strerror(number), str(self))
+
+    monkeypatch.setattr(Path, "read_text", gone)
+    assert without_sandbox(tmp_path) == []
+
+
+def test_a_group_that_somebody_else_removes_at_the_same_time_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = tmp_path / "sandbox-1"
+    group.mkdir()
+    rmdir = os.rmdir
+
+    def too_late(path: str) -> None:
+        rmdir(path)
+        rmdir(path)
+
+    monkeypatch.setattr(os, "rmdir", too_late)
+    remove((str(group),))
+    assert not group.exists()

@@ -60,6 +60,7 @@ async def test_too_many_pauses_everybody_and_is_tried_again() -> None:
         later - earlier for earlier, later in zip(backend.starts, backend.starts[1:], strict=False)
     ]
     assert len(gaps) == 4 and all(gap >= 0.1 for gap in gaps[:2])
+    assert min(gaps[2:]) < 0.1, "nobody waits any longer than the backend was busy"
 
 
 async def test_attempts_end_with_the_backends_own_error() -> None:

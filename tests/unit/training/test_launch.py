@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from skyrl_apex_plugin.training.launch import run_child
+from skyrl_apex_plugin.training.launch import interruptible, run_child
 
 FAMILY = """
 import subprocess, sys, time
@@ -42,7 +42,7 @@ def test_output_goes_to_the_log_and_the_status_comes_back(tmp_path: Path) -> Non
 PARENT = """
 import os, sys
 from pathlib import Path
-from skyrl_apex_plugin.training.launch import run_child
+from skyrl_apex_plugin.training.launch import interruptible, run_child
 code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 run_child(
     [sys.executable, "-c", code], env=dict(os.environ), log=Path(sys.argv[1]), watch=lambda: None
@@ -138,6 +138,31 @@ def test_a_second_interrupt_does_not_end_the_clean_up(tmp_path: Path) -> None:
             poll_seconds=0.05,
         )
     assert log.read_text().splitlines() == ["ready", "ending", "ended its trials"]
+
+
+def test_what_a_child_left_of_its_group_ends_with_it(tmp_path: Path) -> None:
+    code = FAMILY.replace("time.sleep(600)\nexcept", "raise SystemExit(0)\nexcept")
+    log = tmp_path / "log.txt"
+    command = [sys.executable, "-c", code]
+    assert run_child(command, env=dict(os.environ), log=log, watch=lambda: None) == 0
+    grandchild = int(log.read_text())
+    deadline = time.monotonic() + 5
+    while _runs(grandchild) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(grandchild)
+
+
+def test_only_the_first_signal_interrupts() -> None:
+    cleaned = []
+    with interruptible():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("not interrupted")
+        except KeyboardInterrupt:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+                cleaned.append(number)
+    assert len(cleaned) == 2
 
 
 def _runs(pid: int) -> bool:
